@@ -1,0 +1,5 @@
+"""`python -m padless` is `padless`."""
+
+from padless.cli.main import main
+
+main()
