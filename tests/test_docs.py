@@ -1,0 +1,96 @@
+"""Every code block of the README and docs/ runs, top to bottom, one namespace per file.
+
+Python blocks are executed; a `console` block's `$ command` lines are run in a shell, and what they print is compared
+with what the page shows, numbers that depend on the machine's speed left out. A block is left out only by saying why:
+an HTML comment `<!-- not run: reason -->` on the line before its fence.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<language>\w*)\n(?P<body>.*?)\n```", re.DOTALL)
+LANGUAGES_RUN = {"python", "console"}
+LANGUAGES_SHOWN = {"", "text", "json", "toml", "bash", "make", "html"}
+SPEED = re.compile(r"\d[\d,.]* ?(?:s\b|ms\b|tokens/s|M tokens/s)")
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    body: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = "\n" + page.read_text()
+    found = []
+    for match in FENCE.finditer(text):
+        if match["before"].strip().startswith("<!-- not run:"):
+            continue
+        line = text.count("\n", 0, match.start("body"))
+        found.append(Block(page, line, match["language"], match["body"]))
+    return found
+
+
+def test_the_pages_use_known_languages() -> None:
+    for page in PAGES:
+        for block in blocks_of(page):
+            assert block.language in LANGUAGES_RUN | LANGUAGES_SHOWN, f"{page.name}:{block.line}: {block.language!r}"
+
+
+def run_python(block: Block, namespace: dict[str, object]) -> None:
+    # Padded with newlines so that a traceback names the page's own line.
+    code = compile("\n" * block.line + block.body, str(block.page), "exec")
+    exec(code, namespace)
+
+
+def run_console(block: Block, folder: Path) -> None:
+    """Run each `$ ` line; the lines below it are what it must print (`...` stands for anything)."""
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    for step in re.split(r"(?m)^\$ ", block.body)[1:]:
+        command, _, shown = step.partition("\n")
+        result = subprocess.run(
+            command,
+            shell=True,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        printed = result.stdout + result.stderr
+        assert result.returncode == 0, f"{block.page.name}:{block.line}: {command}\n{printed}"
+        if shown.strip():
+            pattern = ".*".join(re.escape(part) for part in normal(shown).split("..."))
+            assert re.fullmatch(pattern, normal(printed), re.DOTALL), (
+                f"{block.page.name}:{block.line}: `{command}` printed\n{printed}\nbut the page shows\n{shown}"
+            )
+
+
+def normal(text: str) -> str:
+    text = SPEED.sub("<speed>", text)
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PADLESS_DOCS_ROOT", str(ROOT))
+    namespace: dict[str, object] = {"__name__": "docs"}
+    for block in blocks_of(page):
+        if block.language == "python":
+            run_python(block, namespace)
+        elif block.language == "console":
+            run_console(block, tmp_path)
