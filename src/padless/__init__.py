@@ -4,7 +4,16 @@ The public face is the names below, loaded when they are first used, so that `im
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors and type checkers; at run time the names load when they are first used
+    from padless.attention import varlen_attention
+    from padless.auditing import audit
+    from padless.corpus import TokenStore, pack
+    from padless.lengths import LengthHistogram, lower_bound
+    from padless.planning import Plan, plan
+    from padless.rows import Batch, Rule, collate
+    from padless.training import PackedDataset, packed_loss
 
 __version__ = "0.1.0"
 
@@ -24,7 +33,21 @@ _FACE = {
     "audit": "padless.auditing",
 }
 
-__all__ = list(_FACE)  # noqa: PLE0605 - the table above is the list
+__all__ = [
+    "Batch",
+    "LengthHistogram",
+    "PackedDataset",
+    "Plan",
+    "Rule",
+    "TokenStore",
+    "audit",
+    "collate",
+    "lower_bound",
+    "pack",
+    "packed_loss",
+    "plan",
+    "varlen_attention",
+]
 
 
 def __getattr__(name: str) -> Any:

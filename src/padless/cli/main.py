@@ -28,14 +28,17 @@ class LazyGroup(click.Group):
     """A group that knows its commands' names and imports one only when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command's name, in the order of use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command, the moment it is asked for."""
         if cmd_name not in COMMANDS:
             return None
         return importlib.import_module(f"padless.cli.{cmd_name}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table, importing none."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
