@@ -1,0 +1,6 @@
+"""Text to a `TokenStore`: sources, tokenizers, chat templates, store, manifest."""
+
+from padless.corpus.sample import Sample
+from padless.corpus.store import TokenStore
+
+__all__ = ["Sample", "TokenStore"]
