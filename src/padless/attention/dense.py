@@ -1,0 +1,27 @@
+"""SDPA with one dense mask over the row: what everybody has, quadratic in the row's tokens."""
+
+import torch
+import torch.nn.functional as F
+
+from padless.attention.problem import Problem, visible
+
+
+def run(p: Problem) -> tuple[torch.Tensor, None]:
+    """Output `[Tq, Hq, Dv]`; the mask is made once per batch and shared by the layers."""
+    key = ("dense", p.left, p.right, p.q.device)
+    if key not in p.segments.cache:
+        p.segments.cache[key] = row_mask(p).to(p.q.device)
+    q, k, v = (x.transpose(0, 1)[None] for x in (p.q, p.k, p.v))
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=p.segments.cache[key], dropout_p=p.dropout_p, scale=p.scale, enable_gqa=True
+    )
+    return out[0].transpose(0, 1), None
+
+
+def row_mask(p: Problem) -> torch.Tensor:
+    """Who sees whom in the whole row; bool `[Tq, Tk]`."""
+    s = p.segments
+    mask = torch.zeros(s.q_slots, s.k_slots, dtype=torch.bool)
+    for qs, ql, ks, kl in zip(s.q_starts, s.q_lengths, s.k_starts, s.k_lengths, strict=True):
+        mask[qs : qs + ql, ks : ks + kl] = torch.from_numpy(visible(int(ql), int(kl), p.left, p.right))
+    return mask
