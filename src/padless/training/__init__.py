@@ -1,0 +1,9 @@
+"""Loss, loader and resume, balance over data-parallel ranks."""
+
+from padless.training.balance import Cost
+from padless.training.contract import check_coverage, check_resume
+from padless.training.dataset import PackedDataset
+from padless.training.loader import PackedLoader
+from padless.training.sampler import RowSampler
+
+__all__ = ["Cost", "PackedDataset", "PackedLoader", "RowSampler", "check_coverage", "check_resume"]
