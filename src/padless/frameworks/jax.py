@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from padless.frameworks.refusals import refuse_ranks
 from padless.rows import Batch
 
 
@@ -23,7 +24,7 @@ def jax_batch(batch: Batch) -> dict[str, Any]:
         Six `int32[R, capacity]` arrays. Segment ids count from 1 in each row, as grain has it.
 
     Raises:
-        PadlessError: When rows differ in width.
+        PadlessError: When rows differ in width, or the rule is none that segment ids can say.
 
     Example:
         >>> from padless import collate
@@ -33,6 +34,7 @@ def jax_batch(batch: Batch) -> dict[str, Any]:
         >>> rows["targets"].tolist()
         [[6, 7, 0, 9, 0, 0], [2, 0, 0, 0, 0, 0]]
     """
+    refuse_ranks(batch, "JAX")
     text_positions = batch.position_ids if batch.position_ids.ndim == 1 else batch.position_ids[0]
     shifted = batch.shifted_labels()
     has_target = shifted != -100

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from padless.errors import PadlessError, require
+from padless.frameworks.refusals import refuse_ranks
 from padless.rows import Batch
 from padless.rows.layout import PAD_SEGMENT, cover
 
@@ -38,7 +39,8 @@ def megatron_batch(batch: Batch) -> dict[str, Any]:
 
     Raises:
         MissingExtraError: Without torch or megatron-core.
-        PadlessError: When T is no multiple of the batch's `align`.
+        PadlessError: When T is no multiple of the batch's `align`, or the rule is none that a model's configuration
+            can say.
 
     Example:
         >>> from padless import collate
@@ -46,6 +48,7 @@ def megatron_batch(batch: Batch) -> dict[str, Any]:
         >>> packed["labels"].tolist(), packed["packed_seq_params"].cu_seqlens_q_padded.tolist()
         ([[6, 7, -100, -100, 9, -100, -100, -100]], [0, 4, 8])
     """
+    refuse_ranks(batch, "Megatron")
     params = packed_seq_params(batch)
     labels = batch.shifted_labels()
     weights = batch.shifted_loss_weights()

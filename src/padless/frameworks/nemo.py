@@ -14,7 +14,8 @@ so the row keeps each segment's last token, and `loss_mask[i]` says whether toke
 import numpy as np
 import pyarrow as pa
 
-from padless.frameworks.plain import list_column, refuse_padding
+from padless.frameworks.plain import list_column
+from padless.frameworks.refusals import refuse_padding, refuse_ranks
 from padless.rows import Batch
 
 
@@ -30,14 +31,15 @@ def nemo_table(batch: Batch) -> pa.Table:
         out, and so are rows of nothing else; see `one_token_segments`.
 
     Raises:
-        PadlessError: When the batch holds padding.
+        PadlessError: When the batch holds padding, or a rule that these rows cannot say.
 
     Example:
         >>> from padless import collate
         >>> nemo_table(collate([[5, 6, 7], [8, 9]])).to_pylist()
         [{'input_ids': [5, 6, 7, 8, 9], 'loss_mask': [1, 1, 0, 1, 0], 'seq_start_id': [0, 3]}]
     """
-    refuse_padding(batch)
+    refuse_padding(batch, "NeMo")
+    refuse_ranks(batch, "NeMo")
     lengths = batch.lengths.astype(np.int64)
     kept = lengths > 1
     row_of_segment = np.repeat(np.arange(batch.num_rows), np.diff(batch.row_offsets))[kept]

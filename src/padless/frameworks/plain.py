@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from padless.errors import PadlessError
+from padless.frameworks.refusals import refuse_padding
 from padless.rows import Batch
 
 
@@ -18,7 +18,7 @@ def plain_batch(batch: Batch) -> dict[str, Any]:
     Returns:
         `input_ids, labels [T]` (labels unshifted), `position_ids [T] or [A, T]`, `segment_ids int32[T]` (0 is
         padding), `cu_seqlens, cu_seqlens_padded int32[S + 1]`, `max_seqlen int`, `num_targets int`, and
-        `loss_weights [T]` where there are some.
+        `loss_weights [T]` and `ranks int32[T]` where there are some.
 
     Example:
         >>> from padless import collate
@@ -35,6 +35,7 @@ def plain_batch(batch: Batch) -> dict[str, Any]:
         "max_seqlen": batch.max_seqlen,
         "num_targets": batch.num_targets,
         "loss_weights": batch.loss_weights,
+        "ranks": batch.ranks,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -58,7 +59,7 @@ def plain_table(batch: Batch) -> pa.Table:
         [{'input_ids': [5, 6, 7, 8, 9], 'labels': [-100, 6, 7, -100, 9], 'position_ids': [0, 1, 2, 0, 1],
           'seq_lengths': [3, 2], 'sample_ids': [-1, -1]}]
     """
-    refuse_padding(batch)
+    refuse_padding(batch, "plain")
     positions = batch.position_ids if batch.position_ids.ndim == 1 else batch.position_ids[0]
     return pa.table(
         {
@@ -69,15 +70,6 @@ def plain_table(batch: Batch) -> pa.Table:
             "sample_ids": per_segment(batch, batch.sample_ids, np.int64),
         }
     )
-
-
-def refuse_padding(batch: Batch) -> None:
-    """Raise unless every slot holds a real token: tables of rows say where segments end by their lengths alone."""
-    if batch.num_slots != batch.num_tokens:
-        raise PadlessError(
-            f"{batch.num_slots - batch.num_tokens} of {batch.num_slots} slots are padding, which a table of rows would "
-            "count as tokens of the segment before; collate with align=1 and without capacity or multiple"
-        )
 
 
 def per_token(batch: Batch, values: Any, dtype: Any) -> pa.ListArray:

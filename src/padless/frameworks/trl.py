@@ -12,7 +12,8 @@ Read by TRL 1.16's `DataCollatorForLanguageModeling(padding_free=True)`, which m
 import numpy as np
 import pyarrow as pa
 
-from padless.frameworks.plain import per_segment, per_token, refuse_padding
+from padless.frameworks.plain import per_segment, per_token
+from padless.frameworks.refusals import refuse_padding, refuse_ranks
 from padless.rows import Batch
 
 
@@ -27,14 +28,15 @@ def trl_table(batch: Batch) -> pa.Table:
         `seq_lengths list<int32>` (one per segment).
 
     Raises:
-        PadlessError: When the batch holds padding.
+        PadlessError: When the batch holds padding, or a rule that these rows cannot say.
 
     Example:
         >>> from padless import collate
         >>> trl_table(collate([[5, 6, 7], [8, 9]])).to_pylist()
         [{'input_ids': [5, 6, 7, 8, 9], 'labels': [-100, 6, 7, -100, 9], 'seq_lengths': [3, 2]}]
     """
-    refuse_padding(batch)
+    refuse_padding(batch, "TRL")
+    refuse_ranks(batch, "TRL")
     return pa.table(
         {
             "input_ids": per_token(batch, batch.input_ids, np.int32),
