@@ -1,0 +1,408 @@
+"""Tokenizers: a Hugging Face `tokenizer.json`, its folder, a hub name, or `bytes`.
+
+A tokenizer here does four things: encode a batch of texts, say which tokens hold a piece of a text, decode, and tell
+its fingerprint. Truncation and padding that a `tokenizer.json` may carry are switched off: both would change the data.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tokenizers
+
+from padless.errors import MissingExtraError, PadlessError
+
+__all__ = ["BytesTokenizer", "FileTokenizer", "SpanIds", "Tokenizer", "load_tokenizer"]
+
+_EOD_NAMES = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eod|>",
+    "<eod>",
+    "<EOD>",
+    "</s>",
+    "<eos>",
+    "<EOS>",
+    "[EOS]",
+    "<|im_end|>",
+    "<|eot_id|>",
+)
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+Span = tuple[int, int]
+
+
+class SpanIds(NamedTuple):
+    """One text's tokens, and which of them hold the pieces that were asked for.
+
+    Attributes:
+        ids: The tokens of the whole text.
+        spans: One `(first, end)` of tokens per piece: every token that holds at least one of its characters.
+        straddling: How many of these tokens also hold characters outside the piece.
+    """
+
+    ids: list[int]
+    spans: list[Span]
+    straddling: int
+
+
+class Tokenizer(Protocol):
+    """What the encoder needs of a tokenizer.
+
+    Attributes:
+        name: As the user named it.
+        vocab_size: Every id is below it.
+        eod_id: Ends a sample; None when the tokenizer has none.
+        pad_id: Fills what is left of a row; None when the tokenizer has none.
+        special: Named special tokens for chat templates, e.g. `bos_token`.
+        chat_template: Jinja source, None when there is none.
+        fingerprint: sha256 of all that decides which ids a text gets.
+    """
+
+    name: str
+    vocab_size: int
+    eod_id: int | None
+    pad_id: int | None
+    special: dict[str, str]
+    chat_template: str | None
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def encode_batch(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[int]]: ...
+
+    def encode_spans(
+        self, texts: Sequence[str], pieces: Sequence[Sequence[Span]], *, special_tokens: bool = True
+    ) -> list[SpanIds]: ...
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
+
+
+def load_tokenizer(spec: str, *, eod: str | int | None = None, pad: str | int | None = None) -> Tokenizer:
+    """Open a tokenizer.
+
+    Args:
+        spec: `"bytes"`, a path to a `tokenizer.json`, a folder that holds one, or a name on the Hugging Face hub (which
+            needs `huggingface_hub`; a cached copy is used without asking the network).
+        eod: Token or id that ends a sample, in place of the tokenizer's own.
+        pad: Token or id for padding, in place of the tokenizer's own.
+
+    Raises:
+        PadlessError: When there is no such tokenizer, or `eod` / `pad` is not in its vocabulary.
+
+    Example:
+        >>> tokenizer = load_tokenizer("bytes")
+        >>> tokenizer.encode_batch(["né"]), tokenizer.vocab_size, tokenizer.eod_id
+        ([[110, 195, 169]], 257, 256)
+    """
+    if spec == "bytes":
+        tokenizer: BytesTokenizer | FileTokenizer = BytesTokenizer()
+    else:
+        tokenizer = FileTokenizer.open(spec, _find_files(spec))
+    if eod is not None:
+        tokenizer.eod_id = _named_id(tokenizer, eod, "EOD")
+    if pad is not None:
+        tokenizer.pad_id = _named_id(tokenizer, pad, "padding")
+    return tokenizer
+
+
+class BytesTokenizer:
+    """UTF-8 bytes as tokens, and 256 as EOD: nothing to train, nothing to download.
+
+    Example:
+        >>> BytesTokenizer().decode([104, 105, 256])
+        'hi<eod>'
+    """
+
+    EOD = "<eod>"
+
+    def __init__(self) -> None:
+        self.name = "bytes"
+        self.vocab_size = 257
+        self.eod_id: int | None = 256
+        self.pad_id: int | None = None
+        self.special = {"eos_token": self.EOD}
+        self.chat_template: str | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 that names the UTF-8 bytes as a tokenizer."""
+        return hashlib.sha256(b"padless bytes 1: UTF-8, 256 ends a sample").hexdigest()
+
+    def encode_batch(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[int]]:  # noqa: ARG002
+        """The bytes of each text; only the string `<eod>` in it stays what it is, five bytes."""
+        return [list(text.encode()) for text in texts]
+
+    def encode_spans(
+        self,
+        texts: Sequence[str],
+        pieces: Sequence[Sequence[Span]],
+        *,
+        special_tokens: bool = True,
+    ) -> list[SpanIds]:
+        """See `SpanIds`; a byte never straddles."""
+        rows = zip(self.encode_batch(texts, special_tokens=special_tokens), texts, pieces, strict=True)
+        return [
+            SpanIds(ids, [(_bytes_before(text, a), _bytes_before(text, b)) for a, b in spans], 0)
+            for ids, text, spans in rows
+        ]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text; bytes that are no UTF-8 show as the replacement character."""
+        out: list[str] = []
+        for piece in _split_at(np.asarray(ids, np.int64), 256):
+            out.append(piece.astype(np.uint8).tobytes().decode("utf-8", "replace"))
+        return self.EOD.join(out)
+
+    def token_id(self, name: str) -> int | None:
+        """The id of a token by its name; only EOD has one."""
+        return 256 if name == self.EOD else None
+
+
+class FileTokenizer:
+    """A tokenizer of the `tokenizers` library, with what its configuration says beside it."""
+
+    def __init__(self, *, name: str, tokenizer_json: str, config: dict[str, Any], template: str | None) -> None:
+        self.name = name
+        self._json = _plain(tokenizer_json, name)
+        self._backend = _backend(self._json, name)
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise PadlessError(f"the tokenizer {name} has an empty vocabulary; train it first")
+        self.vocab_size = max(vocabulary.values()) + 1
+        self.special = {key: value for key in config if (value := _token_text(config, key)) is not None}
+        self.eod_id = self._id_of(self.special.get("eos_token"))
+        self.pad_id = self._id_of(self.special.get("pad_token"))
+        if self.eod_id is None:
+            known = [token for token in _EOD_NAMES if self._backend.token_to_id(token) is not None]
+            self.eod_id = self._id_of(known[0]) if len(known) == 1 else None
+        self.chat_template = template
+
+    @classmethod
+    def open(cls, name: str, files: dict[str, Path]) -> "FileTokenizer":
+        """Read the files of one tokenizer; only `tokenizer.json` has to be there."""
+        config = {**_read_json(files, "special_tokens_map.json"), **_read_json(files, "tokenizer_config.json")}
+        template = config.pop("chat_template", None)
+        if "chat_template.jinja" in files:
+            template = _read_text(files["chat_template.jinja"])
+        if isinstance(template, list):
+            template = next((item["template"] for item in template if item["name"] == "default"), None)
+        return cls(
+            name=name,
+            tokenizer_json=_read_text(files["tokenizer.json"]),
+            config=config,
+            template=template,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        del state["_backend"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._backend = _backend(self._json, self.name)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of the tokenizer's own definition, without its spacing."""
+        return hashlib.sha256(self._json.encode()).hexdigest()
+
+    def encode_batch(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[int]]:
+        """Ids of each text, on as many threads as `tokenizers` uses.
+
+        With `special_tokens` the tokenizer's own frame is added, e.g. a beginning-of-sequence token.
+        """
+        return [
+            item.ids for item in self._backend.encode_batch_fast(texts, add_special_tokens=special_tokens)
+        ]
+
+    def encode_spans(
+        self,
+        texts: Sequence[str],
+        pieces: Sequence[Sequence[Span]],
+        *,
+        special_tokens: bool = True,
+    ) -> list[SpanIds]:
+        """See `SpanIds`: each text is encoded whole, so its tokens are those that it always gets."""
+        encodings = self._backend.encode_batch(texts, add_special_tokens=special_tokens)
+        return [
+            _span_ids(encoding, text, spans)
+            for encoding, text, spans in zip(encodings, texts, pieces, strict=True)
+        ]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text, special tokens written out."""
+        return self._backend.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
+
+    def token_id(self, name: str) -> int | None:
+        """The id of a token by its name, None when there is no such token."""
+        return self._backend.token_to_id(name)
+
+    def _id_of(self, token: str | None) -> int | None:
+        return None if token is None else self.token_id(token)
+
+
+def _span_ids(encoding: tokenizers.Encoding, text: str, spans: Sequence[Span]) -> SpanIds:
+    ids = encoding.ids
+    out: list[Span] = []
+    straddling = 0
+    for start, end in spans:
+        first = _token_at(encoding, range(start, end))
+        if first is None:  # no token holds any of it, e.g. spaces that the tokenizer drops
+            after = _token_at(encoding, range(end, len(text)))
+            out.append((len(ids), len(ids)) if after is None else (after, after))
+            continue
+        last = _token_at(encoding, range(end - 1, start - 1, -1)) or first
+        while last + 1 < len(ids) and _holds(encoding.token_to_chars(last + 1), start, end):
+            last += 1  # several tokens can share one character: its bytes
+        out.append((first, last + 1))
+        edges = [encoding.token_to_chars(token) for token in {first, last}]
+        straddling += sum(a < start or b > end for a, b in filter(None, edges))
+    return SpanIds(ids, out, straddling)
+
+
+def _token_at(encoding: tokenizers.Encoding, characters: range) -> int | None:
+    for character in characters:
+        token = encoding.char_to_token(character)
+        if token is not None:
+            return token
+    return None
+
+
+def _holds(chars: Span | None, start: int, end: int) -> bool:
+    return chars is not None and chars[0] < end and chars[1] > start
+
+
+def _find_files(spec: str) -> dict[str, Path]:
+    path = Path(spec)
+    if path.is_dir():
+        if not (path / "tokenizer.json").is_file():
+            raise PadlessError(
+                f"{spec} holds no tokenizer.json; load it with transformers' AutoTokenizer, which makes the fast form, "
+                f"and save_pretrained it"
+            )
+        return {name: path / name for name in _FILES if (path / name).is_file()}
+    if path.is_file():
+        beside = {name: path.parent / name for name in _FILES[1:] if (path.parent / name).is_file()}
+        return {**beside, "tokenizer.json": path}
+    if path.suffix == ".json" or spec.startswith((".", "/", "~")) or spec.count("/") > 1:
+        raise PadlessError(
+            f"there is no tokenizer at {spec}; expected a tokenizer.json, its folder, a hub name or bytes"
+        )
+    return _from_hub(spec)
+
+
+def _from_hub(name: str) -> dict[str, Path]:
+    """The files of a tokenizer on the hub, from the cache when they are there."""
+    try:
+        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    except ImportError:
+        raise MissingExtraError(
+            f"{name} is no file here, and a tokenizer of that name on the hub needs huggingface_hub: "
+            f"pip install 'padless[hf]'"
+        ) from None
+    cached = {file: try_to_load_from_cache(name, file) for file in _FILES} if _hub_name(name) else {}
+    found = {file: Path(path) for file, path in cached.items() if isinstance(path, str)}
+    if "tokenizer.json" in found:
+        return found
+    try:
+        found = {"tokenizer.json": Path(hf_hub_download(name, "tokenizer.json"))}
+    except Exception as error:  # noqa: BLE001 - the hub's client has many ways to fail, each means: not there
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PadlessError(
+            f"there is no file {name}, and no tokenizer of that name in the hub's cache or within reach ({reason})"
+        ) from error
+    for file in _FILES[1:]:
+        try:
+            found[file] = Path(hf_hub_download(name, file))
+        except Exception as error:  # noqa: BLE001 - a repository need not have it; anything else must be told
+            if type(error).__name__ not in ("EntryNotFoundError", "RemoteEntryNotFoundError"):
+                raise PadlessError(f"could not fetch {file} of {name} from the hub: {error}") from error
+    return found
+
+
+def _hub_name(name: str) -> bool:
+    return all(part and part[0].isalnum() for part in name.split("/"))
+
+
+def _plain(text: str, name: str) -> str:
+    """A tokenizer's definition without truncation and padding, and with offsets that leave nothing out."""
+    try:
+        definition = json.loads(text)
+        definition["truncation"] = definition["padding"] = None
+    except (ValueError, TypeError) as error:
+        raise PadlessError(f"the tokenizer {name} is not a tokenizer.json: {error}") from error
+    _keep_offsets(definition.get("post_processor"))
+    return json.dumps(definition, ensure_ascii=False, separators=(",", ":"))
+
+
+def _keep_offsets(processor: Any) -> None:
+    """Byte-level processors cut spaces from offsets; then no token would hold a space at a border."""
+    if not isinstance(processor, dict):
+        return
+    if "trim_offsets" in processor:
+        processor["trim_offsets"] = False
+    for inner in processor.get("processors") or ():
+        _keep_offsets(inner)
+
+
+def _backend(definition: str, name: str) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(definition)
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+        raise PadlessError(
+            f"the tokenizer {name} cannot be read by tokenizers {tokenizers.__version__}: {error}"
+        ) from error
+
+
+def _token_text(config: dict[str, Any], key: str) -> str | None:
+    value = config[key]
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if key.endswith("_token") and isinstance(value, str) else None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PadlessError(f"cannot read {path.as_posix()}: {error}") from error
+
+
+def _read_json(files: dict[str, Path], name: str) -> dict[str, Any]:
+    if name not in files:
+        return {}
+    try:
+        value = json.loads(_read_text(files[name]))
+    except ValueError as error:
+        raise PadlessError(f"{files[name].as_posix()} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise PadlessError(f"{files[name].as_posix()} holds no JSON object")
+    return value
+
+
+def _named_id(tokenizer: BytesTokenizer | FileTokenizer, wanted: str | int, role: str) -> int:
+    found = tokenizer.token_id(wanted) if isinstance(wanted, str) else wanted
+    if found is None and isinstance(wanted, str) and wanted.isdecimal():
+        found = int(wanted)
+    if found is None or not 0 <= found < tokenizer.vocab_size:
+        raise PadlessError(
+            f"the {role} token {wanted!r} is not in the vocabulary of {tokenizer.name} "
+            f"({tokenizer.vocab_size:,} ids)"
+        )
+    return found
+
+
+def _bytes_before(text: str, character: int) -> int:
+    return len(text[:character].encode())
+
+
+def _split_at(ids: np.ndarray, mark: int) -> list[np.ndarray]:
+    cuts = np.flatnonzero(ids == mark)
+    pieces = np.split(ids, cuts)
+    return [pieces[0], *(piece[1:] for piece in pieces[1:])]
