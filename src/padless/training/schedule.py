@@ -7,6 +7,8 @@ import numpy as np
 from padless.errors import PadlessError
 from padless.training.balance import Cost, group_similar
 
+SEEDS = 1 << 32
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleSpec:
@@ -47,8 +49,8 @@ class ScheduleSpec:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise PadlessError(f"{name}={value}: expected at least 1")
-        if self.seed < 0:
-            raise PadlessError(f"seed={self.seed}: expected a number >= 0")
+        if not 0 <= self.seed < SEEDS:  # a longer one would run into the epoch's word of the random stream
+            raise PadlessError(f"seed={self.seed}: expected 0 <= seed < 2**32")
         if self.window is not None:
             self._check_window()
 
@@ -189,10 +191,18 @@ def close_epoch(cuts: np.ndarray, count: int, *, ranks: int, drop_last: bool) ->
     Returns:
         `int64[steps + 1]`; rows from its last entry on are dropped.
 
+    Raises:
+        PadlessError: When nothing would be left, or the last step has too few rows and cannot take any.
+
     Example:
         >>> close_epoch(np.array([0, 8, 16]), 18, ranks=4, drop_last=False).tolist()
         [0, 8, 14, 18]
     """
+    if len(cuts) == 1 and drop_last:
+        raise PadlessError(
+            f"{count:,} rows make not one step: with drop_last=True an epoch would give nothing; ask for fewer rows or "
+            "tokens per step"
+        )
     rest = count - int(cuts[-1])
     if rest == 0 or drop_last:
         return cuts

@@ -75,8 +75,8 @@ def export(
     """Write every row of a data set in another format.
 
     Files are written to a folder beside `output` that takes its name only when all of them are complete and counted. A
-    run that was killed leaves that folder, and the same command begins anew. `export.json` says what was written, with the
-    hash of every file and the manifest of the store that it comes from.
+    run that was killed leaves that folder, and the same command begins anew. `export.json` says what was written, with
+    the hash of every file and the manifest of the store that it comes from.
 
     Args:
         dataset: The rows; its `align`, `pad_rows` and the like must be off, for rows are written without padding.
