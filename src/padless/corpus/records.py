@@ -33,9 +33,9 @@ NO_LABEL = -100
 
 _ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
 _ACCEPTED = (
-    "accepted are text (a string); messages or conversations (a list of role/content or from/value); prompt + completion, "
-    "question + answer or instruction + output (strings or messages); input_ids (with labels or loss_mask); or name the "
-    "field, or two fields as PROMPT,COMPLETION"
+    "accepted are text (a string); messages or conversations (a list of role/content or from/value); prompt + "
+    "completion, question + answer or instruction + output (strings or messages); input_ids (with labels or "
+    "loss_mask); or name the field, or two fields as PROMPT,COMPLETION"
 )
 
 Message = dict[str, Any]
@@ -109,7 +109,7 @@ def detect_shape(record: Mapping[str, Any], wanted_field: str | None = None) -> 
         'text (body)'
     """
     if wanted_field is not None:
-        return _named(record, tuple(name.strip() for name in wanted_field.split(",")))
+        return _named(record, [name.strip() for name in wanted_field.split(",")])
     if "input_ids" in record:
         return _ids_shape(record, "input_ids")
     for name in CHAT_FIELDS:
@@ -119,8 +119,8 @@ def detect_shape(record: Mapping[str, Any], wanted_field: str | None = None) -> 
         if all(name in record for name in pair):
             if pair[0] == "instruction" and record.get("input"):
                 raise PadlessError(
-                    "the record has an `input` beside `instruction`, and how the two become a prompt is not known here; "
-                    "write them into one `prompt` field"
+                    "the record has an `input` beside `instruction`, and how the two become a prompt is not known "
+                    "here; write them into one `prompt` field"
                 )
             extras = ("input",) if pair[0] == "instruction" else ()
             return Shape(kind="pair", fields=pair, extras=extras)
@@ -138,21 +138,21 @@ def parse(record: Mapping[str, Any], shape: Shape) -> Parsed:
     return _PARSERS[shape.kind](record, shape)
 
 
-def _named(record: Mapping[str, Any], names: tuple[str, ...]) -> Shape:
+def _named(record: Mapping[str, Any], names: list[str]) -> Shape:
     missing = [name for name in names if name not in record]
     if missing or len(names) > 2:
         lacking = f"has no field {missing[0]!r}" if missing else "takes one field, or two for prompt and completion"
         raise PadlessError(f"the record {lacking}; its fields are {_seen(record)}")
     if len(names) == 2:
-        return Shape(kind="pair", fields=names)
-    value = record[names[0]]
+        return Shape(kind="pair", fields=tuple(names))
+    name, value = names[0], record[names[0]]
     if isinstance(value, str):
-        return Shape(kind="text", fields=names)
+        return Shape(kind="text", fields=(name,))
     if isinstance(value, np.ndarray) or (isinstance(value, list) and value and isinstance(value[0], int)):
-        return _ids_shape(record, names[0])
+        return _ids_shape(record, name)
     if isinstance(value, list):
-        return Shape(kind="messages", fields=names, extras=("tools",))
-    raise PadlessError(f"the field {names[0]!r} is {_kind(value)}; {_ACCEPTED}")
+        return Shape(kind="messages", fields=(name,), extras=("tools",))
+    raise PadlessError(f"the field {name!r} is {_kind(value)}; {_ACCEPTED}")
 
 
 def _ids_shape(record: Mapping[str, Any], name: str) -> Shape:
@@ -256,8 +256,8 @@ def _targets(ids: np.ndarray, column: np.ndarray, name: str) -> np.ndarray:
         if len(wrong):
             at = int(wrong[0])
             raise RecordError(
-                f"labels[{at}] is {int(column[at])} where input_ids[{at}] is {int(ids[at])}: labels are unshifted here, "
-                f"each is its own token or {NO_LABEL}"
+                f"labels[{at}] is {int(column[at])} where input_ids[{at}] is {int(ids[at])}: labels are unshifted "
+                f"here, each is its own token or {NO_LABEL}"
             )
     else:
         mask = column == 1

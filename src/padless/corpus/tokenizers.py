@@ -7,9 +7,8 @@ its fingerprint. Truncation and padding that a `tokenizer.json` may carry are sw
 import hashlib
 import json
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -50,39 +49,7 @@ class SpanIds(NamedTuple):
     straddling: int
 
 
-class Tokenizer(Protocol):
-    """What the encoder needs of a tokenizer.
-
-    Attributes:
-        name: As the user named it.
-        vocab_size: Every id is below it.
-        eod_id: Ends a sample; None when the tokenizer has none.
-        pad_id: Fills what is left of a row; None when the tokenizer has none.
-        special: Named special tokens for chat templates, e.g. `bos_token`.
-        chat_template: Jinja source, None when there is none.
-        fingerprint: sha256 of all that decides which ids a text gets.
-    """
-
-    name: str
-    vocab_size: int
-    eod_id: int | None
-    pad_id: int | None
-    special: dict[str, str]
-    chat_template: str | None
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    def encode_batch(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[int]]: ...
-
-    def encode_spans(
-        self, texts: Sequence[str], pieces: Sequence[Sequence[Span]], *, special_tokens: bool = True
-    ) -> list[SpanIds]: ...
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
-
-
-def load_tokenizer(spec: str, *, eod: str | int | None = None, pad: str | int | None = None) -> Tokenizer:
+def load_tokenizer(spec: str, *, eod: str | int | None = None, pad: str | int | None = None) -> "Tokenizer":
     """Open a tokenizer.
 
     Args:
@@ -100,7 +67,7 @@ def load_tokenizer(spec: str, *, eod: str | int | None = None, pad: str | int | 
         ([[110, 195, 169]], 257, 256)
     """
     if spec == "bytes":
-        tokenizer: BytesTokenizer | FileTokenizer = BytesTokenizer()
+        tokenizer: Tokenizer = BytesTokenizer()
     else:
         tokenizer = FileTokenizer.open(spec, _find_files(spec))
     if eod is not None:
@@ -133,7 +100,7 @@ class BytesTokenizer:
         """sha256 that names the UTF-8 bytes as a tokenizer."""
         return hashlib.sha256(b"padless bytes 1: UTF-8, 256 ends a sample").hexdigest()
 
-    def encode_batch(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[int]]:  # noqa: ARG002
+    def encode_batch(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[int]]:
         """The bytes of each text; only the string `<eod>` in it stays what it is, five bytes."""
         return [list(text.encode()) for text in texts]
 
@@ -153,23 +120,36 @@ class BytesTokenizer:
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text; bytes that are no UTF-8 show as the replacement character."""
-        out: list[str] = []
-        for piece in _split_at(np.asarray(ids, np.int64), 256):
-            out.append(piece.astype(np.uint8).tobytes().decode("utf-8", "replace"))
-        return self.EOD.join(out)
+        pieces = _split_at(np.asarray(ids, np.int64), 256)
+        return self.EOD.join(piece.astype(np.uint8).tobytes().decode("utf-8", "replace") for piece in pieces)
 
     def token_id(self, name: str) -> int | None:
         """The id of a token by its name; only EOD has one."""
         return 256 if name == self.EOD else None
 
+    def token_text(self, token: int | None) -> str | None:
+        """None: no text is read as a special token."""
+        return None
+
 
 class FileTokenizer:
-    """A tokenizer of the `tokenizers` library, with what its configuration says beside it."""
+    """A tokenizer of the `tokenizers` library, with what its configuration says beside it.
+
+    Attributes:
+        name: As the user named it.
+        vocab_size: Every id is below it.
+        eod_id: Ends a sample: the configuration's `eos_token`, else the one token with a name that is customary for it,
+            else None.
+        pad_id: The configuration's `pad_token`, None without one.
+        special: Named special tokens for chat templates, e.g. `bos_token`.
+        chat_template: Jinja source, None when there is none.
+    """
 
     def __init__(self, *, name: str, tokenizer_json: str, config: dict[str, Any], template: str | None) -> None:
         self.name = name
         self._json = _plain(tokenizer_json, name)
         self._backend = _backend(self._json, name)
+        self._added = {token_id: token.content for token_id, token in self._backend.get_added_tokens_decoder().items()}
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         if not vocabulary:
             raise PadlessError(f"the tokenizer {name} has an empty vocabulary; train it first")
@@ -207,7 +187,7 @@ class FileTokenizer:
         self.__dict__.update(state)
         self._backend = _backend(self._json, self.name)
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """sha256 of the tokenizer's own definition, without its spacing."""
         return hashlib.sha256(self._json.encode()).hexdigest()
@@ -217,9 +197,7 @@ class FileTokenizer:
 
         With `special_tokens` the tokenizer's own frame is added, e.g. a beginning-of-sequence token.
         """
-        return [
-            item.ids for item in self._backend.encode_batch_fast(texts, add_special_tokens=special_tokens)
-        ]
+        return [item.ids for item in self._backend.encode_batch_fast(texts, add_special_tokens=special_tokens)]
 
     def encode_spans(
         self,
@@ -231,8 +209,7 @@ class FileTokenizer:
         """See `SpanIds`: each text is encoded whole, so its tokens are those that it always gets."""
         encodings = self._backend.encode_batch(texts, add_special_tokens=special_tokens)
         return [
-            _span_ids(encoding, text, spans)
-            for encoding, text, spans in zip(encodings, texts, pieces, strict=True)
+            _span_ids(encoding, text, spans) for encoding, text, spans in zip(encodings, texts, pieces, strict=True)
         ]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
@@ -243,8 +220,15 @@ class FileTokenizer:
         """The id of a token by its name, None when there is no such token."""
         return self._backend.token_to_id(name)
 
+    def token_text(self, token: int | None) -> str | None:
+        """How a special token is written in a text, None when it is not one that texts are searched for."""
+        return None if token is None else self._added.get(token)
+
     def _id_of(self, token: str | None) -> int | None:
         return None if token is None else self.token_id(token)
+
+
+Tokenizer = BytesTokenizer | FileTokenizer
 
 
 def _span_ids(encoding: tokenizers.Encoding, text: str, spans: Sequence[Span]) -> SpanIds:
@@ -312,7 +296,7 @@ def _from_hub(name: str) -> dict[str, Path]:
         return found
     try:
         found = {"tokenizer.json": Path(hf_hub_download(name, "tokenizer.json"))}
-    except Exception as error:  # noqa: BLE001 - the hub's client has many ways to fail, each means: not there
+    except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PadlessError(
             f"there is no file {name}, and no tokenizer of that name in the hub's cache or within reach ({reason})"
@@ -320,7 +304,7 @@ def _from_hub(name: str) -> dict[str, Path]:
     for file in _FILES[1:]:
         try:
             found[file] = Path(hf_hub_download(name, file))
-        except Exception as error:  # noqa: BLE001 - a repository need not have it; anything else must be told
+        except Exception as error:
             if type(error).__name__ not in ("EntryNotFoundError", "RemoteEntryNotFoundError"):
                 raise PadlessError(f"could not fetch {file} of {name} from the hub: {error}") from error
     return found
@@ -354,7 +338,7 @@ def _keep_offsets(processor: Any) -> None:
 def _backend(definition: str, name: str) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(definition)
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+    except Exception as error:
         raise PadlessError(
             f"the tokenizer {name} cannot be read by tokenizers {tokenizers.__version__}: {error}"
         ) from error
@@ -386,14 +370,13 @@ def _read_json(files: dict[str, Path], name: str) -> dict[str, Any]:
     return value
 
 
-def _named_id(tokenizer: BytesTokenizer | FileTokenizer, wanted: str | int, role: str) -> int:
+def _named_id(tokenizer: Tokenizer, wanted: str | int, role: str) -> int:
     found = tokenizer.token_id(wanted) if isinstance(wanted, str) else wanted
     if found is None and isinstance(wanted, str) and wanted.isdecimal():
         found = int(wanted)
     if found is None or not 0 <= found < tokenizer.vocab_size:
         raise PadlessError(
-            f"the {role} token {wanted!r} is not in the vocabulary of {tokenizer.name} "
-            f"({tokenizer.vocab_size:,} ids)"
+            f"the {role} token {wanted!r} is not in the vocabulary of {tokenizer.name} ({tokenizer.vocab_size:,} ids)"
         )
     return found
 

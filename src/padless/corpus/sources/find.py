@@ -59,7 +59,7 @@ def find_sources(
     if not inputs:
         raise PadlessError(f"no input was named; {_ACCEPTED}")
     found: list[Source] = []
-    for item in map(os.fspath, inputs):
+    for item in [os.fspath(item) for item in inputs]:
         if item == "-":
             found.append(Source(name="-", path=_spool_stdin(), format=format or "jsonl"))
         elif Path(item).is_dir():
@@ -67,7 +67,8 @@ def find_sources(
         elif Path(item).exists() or not glob.has_magic(item):
             found += _files(item, [Path(item)], format)
         else:
-            matches = sorted(path for path in map(Path, glob.glob(item, recursive=True)) if path.is_file())
+            names = glob.glob(item, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+            matches = sorted(path for path in map(Path, names) if path.is_file())
             if not matches:
                 raise PadlessError(f"no file matches {item}")
             found += _files(item, matches, format)
@@ -118,8 +119,8 @@ def _folder(
     if len(by_format) > 1:
         counts = ", ".join(f"{len(files)} {kind}" for kind, files in sorted(by_format.items()))
         raise PadlessError(
-            f"{folder.as_posix()} mixes formats ({counts} files), which may hold the same records twice; name those you "
-            f"mean with a glob"
+            f"{folder.as_posix()} mixes formats ({counts} files), which may hold the same records twice; "
+            f"name those you mean with a glob"
         )
     [(kind, chosen)] = by_format.items()
     if kind == "text":

@@ -139,7 +139,8 @@ def reading(source: Source) -> Iterator[None]:
     except pa.ArrowException as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PadlessError(
-            f"cannot read {source.name} as {source.format}: {first_line}; the file is damaged, cut short or of another format"
+            f"cannot read {source.name} as {source.format}: {first_line}; the file is damaged, cut short or of "
+            f"another format"
         ) from error
 
 
