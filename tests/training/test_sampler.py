@@ -86,7 +86,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_steps(case: tuple[int, in
             sampler.load_state_dict(state)
     except PadlessError:
         # Refused only where the two cut the epoch's end in another place, or a budget is too small for the ranks.
-        assert not given["drop_last"] or other > ranks
+        assert not given["drop_last"] or ("tokens" in given and other > ranks)
         return
     found = sorted(row for sampler in resumed for batch in sampler for row in batch)
     assert found == sorted(whole.order[whole.step_offsets[step] : len(whole.order) - first.dropped_rows].tolist())

@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from padless.corpus import TokenStore
-from padless.corpus.tokenizers import FileTokenizer, load_tokenizer
 from padless.errors import PadlessError
 from padless.planning import Plan, plan_with
 from padless.planning.fingerprint import plan_fingerprint
 from padless.rows import Batch, Rule, batch_from_segments
+from padless.training.tokenizer_check import check_tokenizer
 
 
 class Row(NamedTuple):
@@ -77,7 +77,7 @@ class PackedDataset:
         if isinstance(plan, Plan):
             _check_plan(plan, self.store)
         if tokenizer is not None:
-            _check_tokenizer(tokenizer, self.store)
+            check_tokenizer(tokenizer, self.store)
         if rule is not None and rule.has_ranks:
             raise PadlessError(
                 f"{rule} needs the rank of every token and a store holds none; collate samples that carry "
@@ -169,32 +169,3 @@ def _check_plan(plan: Plan, store: TokenStore) -> None:
             f"a plan of this store with the same spec has {expected}; plan again with plan(store.lengths, "
             f"{plan.capacity})"
         )
-
-
-def _check_tokenizer(tokenizer: Any, store: TokenStore) -> None:
-    made_by = store.manifest.tokenizer
-    if made_by is None:
-        raise PadlessError(
-            f"{store.path} was made from arrays and names no tokenizer, so nothing can be checked against the one given"
-        )
-    found = _tokenizer_fingerprint(tokenizer)
-    if found != made_by.fingerprint:
-        raise PadlessError(
-            f"the tokenizer given has fingerprint {found}, {store.path} was made with {made_by.name}, which has "
-            f"{made_by.fingerprint}: the same ids would mean other text; train with that tokenizer or pack again"
-        )
-
-
-def _tokenizer_fingerprint(tokenizer: Any) -> str:
-    """The fingerprint of a tokenizer of padless, of transformers (a fast one), or of a path or name."""
-    if isinstance(tokenizer, str | Path):
-        return load_tokenizer(str(tokenizer)).fingerprint
-    if hasattr(tokenizer, "backend_tokenizer"):
-        definition = tokenizer.backend_tokenizer.to_str()
-        return FileTokenizer(name="given", tokenizer_json=definition, config={}, template=None).fingerprint
-    if hasattr(tokenizer, "fingerprint"):
-        return tokenizer.fingerprint
-    raise PadlessError(
-        f"a {type(tokenizer).__name__} has no fingerprint to compare: give a path, a hub name, or a fast tokenizer of "
-        "transformers"
-    )
