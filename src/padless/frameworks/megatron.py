@@ -7,8 +7,9 @@ What the fields mean (Megatron-LM d98e8a64, Transformer Engine d0067d0d):
   two tensors with `is`, so without padding both fields hold the same tensor.
 - Without `total_tokens` there is no `seq_idx` and Mamba layers carry their state across segments. It is set wherever
   the installed version has the field.
-- RoPE reads positions from `cu_seqlens_*_padded` and takes a table longer than `max_seqlen_*` for absolute positions:
-  `max_seqlen_*` is the longest padded extent, which is also the length that Megatron gives its table.
+- RoPE reads positions from `cu_seqlens_*_padded`, and takes a table as long as the whole stream for one of absolute
+  positions. Megatron makes its table `max_seqlen_*` long, so that is the longest padded extent and never more, not
+  even for static shapes.
 - Context parallelism cuts each padded extent into 2 * cp chunks: collate with `align=2 * cp`.
 
 Padding behind the last aligned extent of a row becomes segments of its own, short ones, so that attention over padding
@@ -72,7 +73,7 @@ def packed_seq_params(batch: Batch) -> Any:
     cu_seqlens_padded = _tensor(padded)
     padding_inside = not np.array_equal(logical, padded)
     cu_seqlens = _tensor(logical) if padding_inside else cu_seqlens_padded
-    max_seqlen = max(int(np.diff(padded).max()), -(-batch.max_seqlen // batch.align) * batch.align)
+    max_seqlen = int(np.diff(padded).max())
     values = {
         "qkv_format": "thd",
         "cu_seqlens_q": cu_seqlens,
