@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenStore"]
 
+SLICED_TOKENS = 128
+"""Segments of at least this many tokens on average are copied one by one, shorter ones through an index."""
+
 
 class TokenStore:
     """Packed data on disk: samples by number, segments by the batch, plans by capacity.
@@ -134,7 +137,7 @@ class TokenStore:
             tokens, targets = shard.tokens[begin:end], shard.targets_between(begin, end)
             targets = np.ones(len(tokens), np.bool_) if targets is None else targets
         else:
-            tokens, targets = self._copy(home, source, place, size)
+            tokens, targets = self._copy(home, source, size)
         targets[place[size > 0]] = False
         return tokens, targets
 
@@ -267,10 +270,19 @@ class TokenStore:
                 f"which has {self.lengths[ids[at]]}; the plan was made for another store"
             )
 
-    def _copy(
-        self, home: np.ndarray, source: np.ndarray, place: np.ndarray, size: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        total = int(size.sum())
+    def _copy(self, home: np.ndarray, source: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        shards = [self._shard(index) for index in home.tolist()]
+        with_targets = sum(shard.target_bits is not None for shard in shards)
+        if int(size.sum()) <= SLICED_TOKENS * len(size) or 0 < with_targets < len(shards):
+            return self._copy_tokens(home, source, size)
+        tokens = _join([shard.tokens for shard in shards], source, source + size)
+        if with_targets == 0:
+            return tokens, np.ones(len(tokens), np.bool_)
+        return tokens, _join_bits([shard.target_bits for shard in shards], source, size)
+
+    def _copy_tokens(self, home: np.ndarray, source: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Token by token through an index, with no Python work per segment, which short segments would drown in."""
+        total, place = int(size.sum()), np.cumsum(size) - size
         tokens = np.empty(total, np.dtype(self.manifest.encoding.dtype))
         targets = np.ones(total, np.bool_)
         for index in np.unique(home):
@@ -329,6 +341,20 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """`[s0, s0+1, .., s0+l0-1, s1, ..]`: the token positions of many segments."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def _join(arrays: list[Any], starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """Slice i of array i, end to end: one memory copy per segment, which long segments are worth."""
+    spans = zip(arrays, starts.tolist(), stops.tolist(), strict=True)
+    return np.concatenate([array[start:stop] for array, start, stop in spans])
+
+
+def _join_bits(arrays: list[Any], starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """`bool[T]`: the same for bits, lowest first, cut out by whole bytes and unpacked at once."""
+    first, last = starts >> 3, (starts + lengths + 7) >> 3
+    bits = np.unpackbits(_join(arrays, first, last), bitorder="little")
+    begins = (np.cumsum(last - first) - (last - first)) * 8 + (starts & 7)
+    return _join([bits] * len(arrays), begins, begins + lengths).view(np.bool_)
 
 
 def _is_one_run(home: np.ndarray, source: np.ndarray, size: np.ndarray) -> bool:
