@@ -73,8 +73,8 @@ def _blocks(source: Source) -> Iterator[bytes | int]:
                 held += len(chunk)
                 pending = [*pending, chunk] if held <= MAX_RECORD_BYTES else []
                 continue
-            if held > MAX_RECORD_BYTES:
-                end = chunk.find(b"\n") + 1
+            end = chunk.find(b"\n") + 1
+            if held + end - 1 > MAX_RECORD_BYTES:
                 yield held + end - 1
                 if cut > end:
                     yield chunk[end:cut]

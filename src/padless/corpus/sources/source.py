@@ -17,7 +17,7 @@ MAX_RECORD_BYTES = 256 << 20
 
 Format = Literal["jsonl", "parquet", "arrow", "text"]
 
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_CODECS = {".gz": ("gzip", b"\x1f\x8b"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd")}
 
 
 class Record(NamedTuple):
@@ -136,7 +136,7 @@ def reading(source: Source) -> Iterator[None]:
         yield
     except OSError as error:
         raise PadlessError(f"cannot read {source.name}: {error.strerror or error}") from error
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PadlessError(
             f"cannot read {source.name} as {source.format}: {first_line}; the file is damaged, cut short or of "
@@ -148,9 +148,14 @@ def open_stream(path: Path) -> pa.NativeFile:
     """Open a file for reading in sequence; gzip and zstd are recognised by their first bytes."""
     with path.open("rb") as file:
         head = file.read(4)
-    codec = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
-    raw = pa.OSFile(str(path), "rb")
-    return raw if codec is None else pa.CompressedInputStream(raw, codec)
+    for suffix, (codec, magic) in _CODECS.items():
+        if head.startswith(magic):
+            return pa.CompressedInputStream(pa.OSFile(str(path), "rb"), codec)
+        if path.name.endswith(suffix) and head:
+            raise PadlessError(
+                f"{path.as_posix()} is not the {codec} file that its name says; it is damaged or misnamed"
+            )
+    return pa.OSFile(str(path), "rb")
 
 
 def _hash_file(path: Path) -> tuple[int, str]:

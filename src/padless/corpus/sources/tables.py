@@ -1,5 +1,6 @@
 """Parquet, and Arrow IPC in both of its forms (file and stream): each row is one record."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,17 +45,17 @@ def decode(batch: RawBatch) -> list[Record | BadRecord]:
 
 def _values(column: pa.Array) -> list[Any]:
     kind = column.type
-    if isinstance(kind, pa.DictionaryType):
-        return column.dictionary_decode().to_pylist()
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if not (is_list and pa.types.is_integer(kind.value_type)) or column.null_count:
+    if is_list and pa.types.is_integer(kind.value_type) and not column.null_count:
+        flat = column.flatten()
+        if not flat.null_count:
+            numbers = flat.to_numpy(zero_copy_only=False)
+            offsets = (column.offsets.to_numpy() - column.offsets[0].as_py()).tolist()
+            return [numbers[first:end] for first, end in itertools.pairwise(offsets)]
+    try:
         return column.to_pylist()
-    flat = column.flatten()
-    if flat.null_count:
-        return column.to_pylist()
-    offsets = column.offsets.to_numpy() - column.offsets[0].as_py()
-    numbers = flat.to_numpy(zero_copy_only=False)
-    return [numbers[a:b] for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
+    except (ValueError, OverflowError, pa.ArrowException):
+        return [None] * len(column)  # e.g. a time that Python cannot hold: no text, no tokens
 
 
 def _pieces(source: Source, first: int, table: pa.RecordBatch) -> Iterator[RawBatch]:
