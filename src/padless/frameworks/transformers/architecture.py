@@ -1,4 +1,4 @@
-"""What a model is made of, as far as packing cares: read from its modules and its config, never guessed from its name."""
+"""What a model is made of, as far as packing cares: read from modules and config, never guessed from a name."""
 
 import dataclasses
 from typing import Any
@@ -24,7 +24,7 @@ class Architecture:
         notes: What is special about it, one sentence each.
     """
 
-    decoder: torch.nn.Module
+    decoder: PreTrainedModel
     own_mixers: tuple[str, ...]
     first_position: int
     notes: tuple[str, ...]
@@ -43,13 +43,13 @@ def inspect_model(model: Any) -> Architecture:
     name = type(model).__name__
     if getattr(config, "is_encoder_decoder", False):
         raise PadlessError(
-            f"{name} cannot be packed: it is an encoder-decoder, whose cross attention needs a second set of boundaries "
-            "(decoder segments against encoder segments) that Transformers' calls have no names for"
+            f"{name} cannot be packed: it is an encoder-decoder, whose cross attention needs a second set of "
+            "boundaries (decoder segments against encoder segments) that Transformers' calls have no names for"
         )
     if getattr(config, "model_type", "") == "falcon" and config.alibi:
         raise PadlessError(
-            f"{name} cannot be packed: with alibi=True it adds linear biases, rounded to bfloat16 by position in the row, "
-            "into its mask, so a segment's result would depend on where it lies"
+            f"{name} cannot be packed: with alibi=True it adds linear biases, rounded to bfloat16 by position in the "
+            "row, into its mask, so a segment's result would depend on where it lies"
         )
     decoder = _decoder(model)
     mixers = tuple(found for found, module in decoder.named_modules() if _mixes_by_itself(module))

@@ -91,8 +91,8 @@ def _boundaries(module: torch.nn.Module, query: torch.Tensor, kwargs: dict[str, 
         call = current_call()
         if call is None:
             raise PadlessError(
-                f"{type(module).__name__} of a prepared model was called outside of its model's forward: its boundaries "
-                "are unknown, and guessing could let segments see each other; call the prepared model itself"
+                f"{type(module).__name__} of a prepared model was called outside of its model's forward: its "
+                "boundaries are unknown, and guessing could let segments see each other; call the prepared model itself"
             )
         return call.boundaries
     return _boundaries_by_name(module, query, kwargs)
@@ -153,7 +153,9 @@ def _refuse_what_packing_cannot_do(
     if kwargs.get("position_bias") is not None:
         raise PadlessError(f"{name} adds a position bias to its scores, which the packed kernels do not carry")
     if kwargs.get("output_attentions"):
-        raise PadlessError("output_attentions=True needs the whole attention matrix, which packed attention never makes")
+        raise PadlessError(
+            "output_attentions=True needs the whole attention matrix, which packed attention never makes"
+        )
 
 
 def _ordinary(

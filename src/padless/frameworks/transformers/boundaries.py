@@ -123,7 +123,9 @@ def _offsets(name: str, value: Any) -> tuple[int, ...]:
 
 def _check_offsets(offsets: tuple[int, ...], *, rows: int, length: int) -> None:
     if any(end < start for start, end in itertools.pairwise(offsets)):
-        raise PadlessError(f"cu_seq_lens_q {_short(offsets)} goes down: offsets must not be shuffled; sort nothing, re-collate")
+        raise PadlessError(
+            f"cu_seq_lens_q {_short(offsets)} goes down: offsets must not be shuffled; sort nothing, re-collate"
+        )
     if offsets[0] != 0 or offsets[-1] != rows * length:
         raise PadlessError(
             f"cu_seq_lens_q runs from {offsets[0]} to {offsets[-1]} but the batch holds {rows} x {length} = "

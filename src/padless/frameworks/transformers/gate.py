@@ -64,7 +64,7 @@ def _enter(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tupl
     return (), arguments
 
 
-def _leave(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+def _leave(module: torch.nn.Module, *_: Any) -> None:
     call = current_call()
     if call is not None and call.owner is module:
         enter(call.outer)
@@ -79,7 +79,9 @@ def _first_given(arguments: dict[str, Any], *names: str) -> torch.Tensor:
     for name in names:
         if arguments.get(name) is not None:
             return arguments[name]
-    raise PadlessError(f"a prepared model was called without {' or '.join(names)}: nothing says how many tokens there are")
+    raise PadlessError(
+        f"a prepared model was called without {' or '.join(names)}: nothing says how many tokens there are"
+    )
 
 
 def _drop_full_mask(arguments: dict[str, Any]) -> None:
@@ -90,8 +92,8 @@ def _drop_full_mask(arguments: dict[str, Any]) -> None:
     if not isinstance(mask, torch.Tensor) or mask.ndim != 2 or not bool((mask == 1).all()):
         shape = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
         raise PadlessError(
-            f"boundaries and an attention_mask ({shape}) that is not all ones were both given: which of the two is meant "
-            "is unknown; leave the mask out, and make a padded tail a segment of its own"
+            f"boundaries and an attention_mask ({shape}) that is not all ones were both given: which of the two is "
+            "meant is unknown; leave the mask out, and make a padded tail a segment of its own"
         )
 
 
@@ -100,8 +102,8 @@ def _refuse_caches(arguments: dict[str, Any], *, settable: bool) -> None:
     if cache is None:
         if arguments.get("use_cache"):
             raise PadlessError(
-                "use_cache=True in a packed call: one cache would hold all segments as one sequence; leave it out, or use "
-                "padless.frameworks.transformers.prefill, which hands back a cache per prompt"
+                "use_cache=True in a packed call: one cache would hold all segments as one sequence; leave it out, or "
+                "use padless.frameworks.transformers.prefill, which hands back a cache per prompt"
             )
         if settable:
             arguments["use_cache"] = False

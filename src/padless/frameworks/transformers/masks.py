@@ -1,8 +1,9 @@
 """The mask function: what Transformers wants masked, kept as a request instead of a matrix.
 
-Transformers asks a mask function for a `[batch, 1, queries, keys]` tensor before the first layer. Packed attention needs
-the *rule* (causal, window, chunk) and never the matrix; an ordinary call (generation, padded batches) needs the matrix.
-`MaskRequest` keeps the question: it reads the rule from it, or builds the very tensor that `sdpa` or `eager` would get.
+Transformers asks a mask function for a `[batch, 1, queries, keys]` tensor before the first layer. Packed attention
+needs the *rule* (causal, window, chunk) and never the matrix; an ordinary call (generation, padded batches) needs the
+matrix. `MaskRequest` keeps the question: it reads the rule from it, or builds the very tensor that `sdpa` or `eager`
+would get.
 """
 
 import dataclasses
@@ -85,7 +86,9 @@ class MaskRequest:
 def padless_mask(*args: Any, **kwargs: Any) -> MaskRequest:
     """Keep the question. Registered under the name `padless`; the signature is Transformers' own."""
     if args:
-        raise PadlessError("this version of Transformers calls mask functions in a way padless does not know; please report it")
+        raise PadlessError(
+            "this version of Transformers calls mask functions in a way padless does not know; please report it"
+        )
     kwargs.setdefault("attention_mask", None)
     kwargs.setdefault("mask_function", masking_utils.causal_mask_function)
     return MaskRequest(kwargs)
@@ -123,9 +126,9 @@ def _read(function: Callable) -> SegmentRule:
     if kind in _LEAVES:
         return _LEAVES[kind](seen)
     raise PadlessError(
-        f"the model asks for a mask with the part {kind!r}, which is more than a window, a chunk and a direction (blocks "
-        "of image tokens that see each other, for example): packed attention would not follow it; run this model "
-        "unpacked, or without that part"
+        f"the model asks for a mask with the part {kind!r}, which is more than a window, a chunk and a direction "
+        "(blocks of image tokens that see each other, for example): packed attention would not follow it; run this "
+        "model unpacked, or without that part"
     )
 
 

@@ -35,8 +35,8 @@ def refuse_restarts(positions: torch.Tensor | None, mask: Any, *, known: bool = 
     if known:
         raise PadlessError(
             "position_ids restart inside a row but no boundaries came with the call: this looks like a packed row, and "
-            "without boundaries its segments would see each other; pass cu_seq_lens_q and cu_seq_lens_k (PackedCollator "
-            "makes them), or positions that count on"
+            "without boundaries its segments would see each other; pass cu_seq_lens_q and cu_seq_lens_k "
+            "(PackedCollator makes them), or positions that count on"
         )
 
 

@@ -40,9 +40,7 @@ class Prepared:
         return "\n".join(lines)
 
 
-def prepare(
-    model: Any, *, stateful: Literal["segmentwise", "fused"] = "segmentwise", check: bool = True
-) -> Prepared:
+def prepare(model: Any, *, stateful: Literal["segmentwise", "fused"] = "segmentwise", check: bool = True) -> Prepared:
     """Make a model ready for packed rows, in place, and prove it on 32 tokens.
 
     Packed calls then need `cu_seq_lens_q` and `cu_seq_lens_k` (see `PackedCollator`); calls without them stay what they
@@ -50,8 +48,8 @@ def prepare(
 
     Args:
         model: A `PreTrainedModel`, or a PEFT model around one.
-        stateful: For state-space, linear-attention and convolution layers: `"segmentwise"` runs them on one segment at a
-            time, exact everywhere; `"fused"` passes `seq_idx` and `cu_seq_lens_q` to GPU kernels that know them.
+        stateful: For state-space, linear-attention and convolution layers: `"segmentwise"` runs them on one segment at
+            a time, exact everywhere; `"fused"` passes `seq_idx` and `cu_seq_lens_q` to GPU kernels that know them.
         check: Run the probe. Without it nothing stands between an architecture nobody has tried and a leak.
 
     Returns:
@@ -77,14 +75,14 @@ def prepare(
         isolate(decoder.get_submodule(name), stateful)
     for module in decoder.modules():
         setattr(module, SCOPE, True)
-    for config in {id(c): c for c in (model.config, decoder.config)}.values():
+    for config in (model.config, decoder.config):
         if getattr(config, "use_cache", None):
             config.use_cache = False
     for module in {id(m): m for m in (model, model.base_model, decoder)}.values():
         install_gate(module, first_position=architecture.first_position)
     return Prepared(
         model=type(model).__name__,
-        attention=decoder.config._attn_implementation,
+        attention=decoder.config._attn_implementation or "eager",
         own_mixers=architecture.own_mixers,
         stateful=stateful,
         notes=architecture.notes,

@@ -1,8 +1,8 @@
 """The probe: two tiny rows through the very model, to see that segments do not feel each other.
 
-Three questions: does segment 2 stay put when segment 1 changes; does segment 1 stay put when segment 2 changes; and does
-each segment come out as it does alone. The first two are answered to the bit, except in models with experts, where the
-number of tokens per expert moves the rounding.
+Three questions: does segment 2 stay put when segment 1 changes; does segment 1 stay put when segment 2 changes; and
+does each segment come out as it does alone. The first two are answered to the bit, except in models with experts, where
+the number of tokens per expert moves the rounding.
 """
 
 import dataclasses
@@ -54,7 +54,8 @@ def probe(model: Any) -> ProbeResult:
             raise
         except Exception as error:
             raise PadlessError(
-                f"{type(model).__name__} cannot be packed: a packed call of 32 tokens raised {type(error).__name__}: {error}"
+                f"{type(model).__name__} cannot be packed: a packed call of {tokens.numel()} tokens raised "
+                f"{type(error).__name__}: {error}"
             ) from error
         other = (tokens + 1) % _vocabulary(model)
         moved = 0.0
@@ -66,8 +67,8 @@ def probe(model: Any) -> ProbeResult:
             if difference > _allowed_movement(model, packed.dtype):
                 layer = _first_leak(model, tokens, torch.where(mask, other, tokens), ~mask)
                 raise ViolationError(
-                    f"{type(model).__name__} leaks: changing one segment moved the other by {difference:.1e} of its size, "
-                    f"first in {layer}; it cannot be packed as it is"
+                    f"{type(model).__name__} leaks: changing one segment moved the other by {difference:.1e} of its "
+                    f"size, first in {layer}; it cannot be packed as it is"
                 )
         apart = _distance_from_alone(model, tokens, packed)
     if not apart <= _ALONE.get(packed.dtype, _ALONE_LOW):
@@ -160,7 +161,7 @@ def _record(model: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     outputs: dict[str, torch.Tensor] = {}
 
     def keep(name: str) -> Any:
-        def hook(module: Any, args: Any, output: Any) -> None:
+        def hook(_module: Any, _args: Any, output: Any) -> None:
             first = output[0] if isinstance(output, tuple) else output
             if isinstance(first, torch.Tensor) and first.shape[:2] == tokens.shape:
                 outputs.setdefault(name, first.detach().clone())

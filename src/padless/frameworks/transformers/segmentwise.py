@@ -14,6 +14,7 @@ import torch
 
 from padless.errors import PadlessError
 from padless.frameworks.transformers.boundaries import KEYS, Boundaries, Call, current_call
+from padless.frameworks.transformers.masks import MaskRequest
 
 WAYS = ("segmentwise", "fused")
 
@@ -40,6 +41,7 @@ class Segmentwise(_Isolated):
     """Runs the layer's own forward once per distinct segment length."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's own forward, isolated in packed calls and untouched in others."""
         boundaries = _call_of(self).boundaries
         forward = super().forward  # type: ignore[misc]
         if boundaries is None:
@@ -51,6 +53,7 @@ class Fused(_Isolated):
     """Tells the layer's own forward the boundaries, in the two ways that fused kernels know."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's own forward, isolated in packed calls and untouched in others."""
         boundaries = _call_of(self).boundaries
         forward = super().forward  # type: ignore[misc]
         if boundaries is None:
@@ -62,8 +65,8 @@ def _call_of(layer: Any) -> Call:
     call = current_call()
     if call is None:
         raise PadlessError(
-            f"{type(layer).__name__} was called outside of its prepared model's forward: its boundaries are unknown, and "
-            "guessing could let segments see each other; call the prepared model itself"
+            f"{type(layer).__name__} was called outside of its prepared model's forward: its boundaries are unknown, "
+            "and guessing could let segments see each other; call the prepared model itself"
         )
     return call
 
@@ -129,6 +132,8 @@ class _Split:
             return [type(value)(column[group] for column in columns) for group in range(len(self.sizes))]
         if isinstance(value, torch.Tensor):
             return self._divide_tensor(key, value)
+        if isinstance(value, MaskRequest):
+            return [None] * len(self.sizes)  # handed along by the model; no layer but padless's attention can read one
         raise PadlessError(
             f"{self.name} was given {key}={type(value).__name__} in a packed call, which cannot be divided among "
             "segments; a cache holds the state of one sequence only: call with use_cache=False"
@@ -175,4 +180,3 @@ def _keep(value: torch.Tensor, *_: Any) -> torch.Tensor:
 
 # Arguments that are neither per token nor a mask, by the names models give them.
 _DIVISIONS: dict[str, Callable[..., torch.Tensor]] = {"alibi": _restart_alibi, "position_bias": _keep}
-
