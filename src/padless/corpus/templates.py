@@ -142,7 +142,7 @@ class ChatTemplate:
 
     def _render(self, template: jinja2.Template, chat: Chat, add_generation_prompt: bool) -> str:
         try:
-            return template.render(
+            text = template.render(
                 messages=chat.messages,
                 tools=chat.tools,
                 documents=None,
@@ -152,6 +152,8 @@ class ChatTemplate:
         except Exception as error:
             hint = "; set a template date" if "strftime_now" in str(error) else ""
             raise RecordError(f"the chat template refuses the messages: {error}{hint}") from error
+        _check_written(chat.messages, text)
+        return text
 
     @cached_property
     def _program(self) -> "_Program":
@@ -257,6 +259,19 @@ def _raise_exception(message: str) -> None:
 def _tojson(value: Any, ensure_ascii: bool = False, **layout: Any) -> str:
     """Plain JSON; jinja's own filter would escape characters for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, **layout)
+
+
+def _check_written(messages: list[Message], text: str) -> None:
+    """A template made for lists of parts renders a string as nothing, and does not say so."""
+    last = messages[-1] if messages else {}
+    if last.get("role") not in ("user", "assistant") or not isinstance(last.get("content"), str):
+        return
+    final_line = last["content"].strip().rpartition("\n")[2]
+    if final_line not in text:
+        raise RecordError(
+            f"the chat template leaves out what the {last['role']} says in the last message; it may expect content as "
+            f"a list of parts, e.g. [{{'type': 'text', 'text': ...}}]"
+        )
 
 
 def _read_marks(marked: str) -> tuple[str, list[Span]]:

@@ -55,7 +55,7 @@ def load_tokenizer(spec: str, *, eod: str | int | None = None, pad: str | int | 
     Args:
         spec: `"bytes"`, a path to a `tokenizer.json`, a folder that holds one, or a name on the Hugging Face hub (which
             needs `huggingface_hub`; a cached copy is used without asking the network).
-        eod: Token or id that ends a sample, in place of the tokenizer's own.
+        eod: Token or id (digits are an id) that ends a sample, in place of the tokenizer's own.
         pad: Token or id for padding, in place of the tokenizer's own.
 
     Raises:
@@ -371,9 +371,10 @@ def _read_json(files: dict[str, Path], name: str) -> dict[str, Any]:
 
 
 def _named_id(tokenizer: Tokenizer, wanted: str | int, role: str) -> int:
-    found = tokenizer.token_id(wanted) if isinstance(wanted, str) else wanted
-    if found is None and isinstance(wanted, str) and wanted.isdecimal():
-        found = int(wanted)
+    if isinstance(wanted, str):
+        found = int(wanted) if wanted.isdecimal() else tokenizer.token_id(wanted)
+    else:
+        found = wanted
     if found is None or not 0 <= found < tokenizer.vocab_size:
         raise PadlessError(
             f"the {role} token {wanted!r} is not in the vocabulary of {tokenizer.name} ({tokenizer.vocab_size:,} ids)"
