@@ -8,7 +8,7 @@ import torch
 
 from padless.errors import PadlessError, ViolationError
 from padless.frameworks.tiny_models import tiny_model
-from padless.frameworks.transformers import PackedCollator, prepare, register
+from padless.frameworks.transformers import prepare, register
 from padless.frameworks.transformers.masks import MaskRequest, SegmentRule, padless_mask
 from padless.frameworks.transformers.probing import probe
 
@@ -123,7 +123,9 @@ class TestPackedCalls:
         plain = llama(input_ids=ids, **boundaries()).logits
         positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
         mask = torch.ones_like(ids)
-        assert torch.equal(llama(input_ids=ids, position_ids=positions, attention_mask=mask, **boundaries()).logits, plain)
+        assert torch.equal(
+            llama(input_ids=ids, position_ids=positions, attention_mask=mask, **boundaries()).logits, plain
+        )
         assert torch.equal(llama(ids, mask, positions, **boundaries()).logits, plain)
 
     def test_empty_segments_change_nothing(self, llama):
@@ -192,7 +194,9 @@ class TestPackedCalls:
                 model.activation_checkpointing_enable({"use_reentrant": reentrant})
                 model.enable_input_require_grads()
             first = model(input_ids=tokens(), **boundaries()).logits.square().sum()
-            second = model(input_ids=tokens(), **boundaries((8, 8))).logits.square().sum()  # before the first's backward
+            second = (
+                model(input_ids=tokens(), **boundaries((8, 8))).logits.square().sum()
+            )  # before the first's backward
             (first + second).backward()
             return {key: value.grad for key, value in model.named_parameters() if value.grad is not None}
 
@@ -302,4 +306,3 @@ class TestReadingRules:
         request = padless_mask(batch_size=1, q_length=12, kv_length=12, mask_function=blocks)
         with pytest.raises(PadlessError, match="or_mask"):
             request.rule()
-

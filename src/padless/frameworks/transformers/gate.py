@@ -23,17 +23,17 @@ from padless.frameworks.transformers.boundaries import (
 from padless.frameworks.transformers.positions import packed_positions, refuse_restarts
 
 FIRST = "_padless_first_position"
-_GATED = "_padless_gate"
+GATED = "_padless_gate"
 _CACHES = ("cache", "past_key_values", "cache_params", "layer_past", "state")
 
 
 def install_gate(module: torch.nn.Module, *, first_position: int) -> None:
     """Put the gate before and after `module.forward`, once."""
     setattr(module, FIRST, first_position)
-    if not getattr(module, _GATED, False):
+    if not getattr(module, GATED, False):
         module.register_forward_pre_hook(_enter, with_kwargs=True, prepend=True)
         module.register_forward_hook(_leave, with_kwargs=True, always_call=True)
-        setattr(module, _GATED, True)
+        setattr(module, GATED, True)
 
 
 def _enter(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:

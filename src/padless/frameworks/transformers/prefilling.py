@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from padless.errors import PadlessError
-from padless.frameworks.transformers.attention import SCOPE
+from padless.frameworks.transformers.gate import GATED
 from padless.planning import plan
 
 
@@ -86,7 +86,7 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], *, capacity: int | Non
 
 
 def _check(model: Any, prompts: Sequence[Sequence[int]]) -> None:
-    if not getattr(model, SCOPE, False) and not getattr(model.base_model, SCOPE, False):
+    if not getattr(model, GATED, False):
         raise PadlessError(
             f"{type(model).__name__} is not prepared: its prompts would see each other; call "
             "padless.frameworks.transformers.prepare(model) first"

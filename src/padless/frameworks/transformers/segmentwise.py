@@ -125,7 +125,7 @@ class _Split:
 
     def divide(self, key: str, value: Any) -> list[Any]:
         """One value per group."""
-        if value is None or isinstance(value, bool | int | float | str):
+        if value is None or isinstance(value, bool | int | float | str) or getattr(value, "ndim", 1) == 0:
             return [value] * len(self.sizes)
         if isinstance(value, tuple | list):
             columns = [self.divide(key, each) for each in value]
