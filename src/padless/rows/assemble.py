@@ -11,6 +11,9 @@ from padless.rows.layout import Layout, cover, lay_out
 from padless.rows.ranks import ranks_of
 from padless.rows.rule import Rule
 
+RAMP_SLOTS = 128
+"""Pieces of at least this many slots on average get their positions by copies, which need no second array."""
+
 
 def batch_from_segments(
     tokens: np.ndarray,
@@ -109,6 +112,7 @@ def batch_from_segments(
         rule=rule,
         ranks=ranks_of(rule, layout, prefix_lengths=prefix_lengths, begins=begins, blocks=blocks, spread=slots.spread),
         loss_weights=_weights(slots, loss_weights, label_array, sample_ids),
+        num_targets=int(np.count_nonzero(label_array != IGNORED)),
         max_seqlen=-1 if static is None else (capacity or static[0]),
         align=align,
         targets_lost=lost,
@@ -179,7 +183,8 @@ def _labels(slots: _Slots, tokens, targets, labels, lengths, begins, dtype) -> t
     if targets is None:
         return slots.spread(tokens, IGNORED, dtype), len(later)
     lost = int(np.count_nonzero(targets[head]))
-    return slots.spread(np.where(targets, tokens, np.asarray(IGNORED, dtype)), IGNORED, dtype), lost
+    values = np.where(targets, tokens, np.asarray(IGNORED, dtype))
+    return values if slots.packed and values.dtype == dtype else slots.spread(values, IGNORED, dtype), lost
 
 
 def _positions(slots: _Slots, own, start: int, begins, dtype) -> np.ndarray:
@@ -187,8 +192,7 @@ def _positions(slots: _Slots, own, start: int, begins, dtype) -> np.ndarray:
     offsets = slots.cuts[:-1] - start
     if begins is not None:
         offsets[slots.ids > 0] -= begins
-    text = np.arange(slots.layout.slots, dtype=dtype)
-    text -= np.repeat(offsets.astype(dtype), slots.widths)
+    text = _ramps(slots.cuts[:-1] - offsets, slots.widths, dtype)
     if own is None:
         return text
     axes = np.stack([slots.spread(axis, 0, dtype) for axis in own])
@@ -200,6 +204,18 @@ def _positions(slots: _Slots, own, start: int, begins, dtype) -> np.ndarray:
         )
     axes[0] = text
     return axes
+
+
+def _ramps(firsts: np.ndarray, widths: np.ndarray, dtype: Any) -> np.ndarray:
+    """`[f0, f0 + 1, .., f0 + w0 - 1, f1, ..]`: long pieces as copies of one ramp, short ones by arithmetic."""
+    ends = firsts + widths
+    slots = int(widths.sum())
+    if slots < RAMP_SLOTS * len(widths):
+        text = np.arange(slots, dtype=dtype)
+        text += np.repeat((ends - np.cumsum(widths)).astype(dtype), widths)
+        return text
+    ramp = np.arange(int(ends.max()), dtype=dtype)
+    return np.concatenate([ramp[a:b] for a, b in zip(firsts.tolist(), ends.tolist(), strict=True)])
 
 
 def _offsets(offsets: np.ndarray, static: tuple[int, int] | None) -> np.ndarray:

@@ -113,24 +113,32 @@ class PackedDataset:
         Args:
             rows: Numbers of rows, or the rows of another plan over this store, as `RowSampler(replan=True)` gives.
         """
-        if not len(rows):
+        if len(rows) == 0:
             raise PadlessError("a batch of no rows was asked for; give at least one row number")
-        return self._read([row if isinstance(row, Row) else self._planned(int(row)) for row in rows])
+        given = [row for row in rows if isinstance(row, Row)]
+        if len(given) == len(rows):
+            sample_ids, starts, lengths = (np.concatenate(part) for part in zip(*given, strict=True))
+            return self._read(sample_ids, starts, lengths, np.array([len(row.lengths) for row in given]))
+        return self._read(*self._planned(np.asarray(rows, dtype=np.int64)))
 
-    def _planned(self, row: int) -> Row:
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)} rows")
-        return Row(*self.plan.row(row % len(self)))
+    def _planned(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The segments of many rows, and how many each row has."""
+        outside = (rows < -len(self)) | (rows >= len(self))
+        if outside.any():
+            raise IndexError(f"row {rows[outside][0]} of {len(self)} rows")
+        first = self.plan.row_offsets[rows % len(self)]
+        counts = self.plan.row_offsets[rows % len(self) + 1] - first
+        index = np.arange(int(counts.sum())) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+        return self.plan.sample_ids[index], self.plan.starts[index], self.plan.lengths[index], counts
 
-    def _read(self, rows: list[Row]) -> Batch:
-        sample_ids, starts, lengths = (np.concatenate(part) for part in zip(*rows, strict=True))
+    def _read(self, sample_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> Batch:
         tokens, targets = self.store.gather(sample_ids, starts, lengths)
         _restore_first_targets(self.store, targets, sample_ids, starts, lengths)
         return batch_from_segments(
             tokens,
             targets,
             lengths,
-            np.cumsum([0, *(len(row.lengths) for row in rows)]),
+            np.concatenate([[0], np.cumsum(counts)]),
             sample_ids=sample_ids,
             starts=starts,
             **self._options,
