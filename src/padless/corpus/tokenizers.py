@@ -371,10 +371,8 @@ def _read_json(files: dict[str, Path], name: str) -> dict[str, Any]:
 
 
 def _named_id(tokenizer: Tokenizer, wanted: str | int, role: str) -> int:
-    if isinstance(wanted, str):
-        found = int(wanted) if wanted.isdecimal() else tokenizer.token_id(wanted)
-    else:
-        found = wanted
+    is_name = isinstance(wanted, str) and not wanted.isdecimal()
+    found = tokenizer.token_id(str(wanted)) if is_name else int(wanted)
     if found is None or not 0 <= found < tokenizer.vocab_size:
         raise PadlessError(
             f"the {role} token {wanted!r} is not in the vocabulary of {tokenizer.name} ({tokenizer.vocab_size:,} ids)"
