@@ -4,6 +4,18 @@ from padless.training.balance import Cost
 from padless.training.contract import check_coverage, check_resume
 from padless.training.dataset import PackedDataset
 from padless.training.loader import PackedLoader
+from padless.training.loss import count_targets, normalize_gradients, packed_linear_loss, packed_loss
 from padless.training.sampler import RowSampler
 
-__all__ = ["Cost", "PackedDataset", "PackedLoader", "RowSampler", "check_coverage", "check_resume"]
+__all__ = [
+    "Cost",
+    "PackedDataset",
+    "PackedLoader",
+    "RowSampler",
+    "check_coverage",
+    "check_resume",
+    "count_targets",
+    "normalize_gradients",
+    "packed_linear_loss",
+    "packed_loss",
+]
