@@ -107,7 +107,12 @@ class TokenStore:
         return (self[i] for i in range(len(self)))
 
     def gather(
-        self, sample_ids: np.ndarray | list[int], starts: np.ndarray | list[int], lengths: np.ndarray | list[int]
+        self,
+        sample_ids: np.ndarray | list[int],
+        starts: np.ndarray | list[int],
+        lengths: np.ndarray | list[int],
+        *,
+        dtype: Any = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Tokens and targets of many segments, end to end, in one vectorised copy.
 
@@ -115,17 +120,19 @@ class TokenStore:
             sample_ids: `int[S]`.
             starts: `int[S]`, first token of each segment inside its sample.
             lengths: `int[S]`, tokens of each segment.
+            dtype: Type of the tokens; the store's own unless given. Another one is made in the same copy.
 
         Returns:
-            `(tokens uintN[T], targets bool[T])` with `T = sum(lengths)`. The first token of each segment is no
+            `(tokens [T], targets bool[T])` with `T = sum(lengths)`. The first token of each segment is no
             target (nothing in the segment predicts it). Where the segments lie end to end in one shard already,
-            `tokens` is a read-only view of the mapped file.
+            `tokens` of the store's own type is a read-only view of the mapped file.
 
         Raises:
             PadlessError: When a segment reaches outside its sample.
         """
         ids, first, size = (np.asarray(values, np.int64) for values in (sample_ids, starts, lengths))
         self._check_segments(ids, first, size)
+        wanted = np.dtype(self.manifest.encoding.dtype if dtype is None else dtype)
         home = np.searchsorted(self._first_sample, ids, side="right") - 1
         source = first.copy()
         for index in np.unique(home):
@@ -134,10 +141,10 @@ class TokenStore:
         place = np.cumsum(size) - size
         if _is_one_run(home, source, size):
             shard, begin, end = self._shard(home[0]), int(source[0]), int(source[-1] + size[-1])
-            tokens, targets = shard.tokens[begin:end], shard.targets_between(begin, end)
+            tokens, targets = shard.tokens[begin:end].astype(wanted, copy=False), shard.targets_between(begin, end)
             targets = np.ones(len(tokens), np.bool_) if targets is None else targets
         else:
-            tokens, targets = self._copy(home, source, size)
+            tokens, targets = self._copy(home, source, size, wanted)
         targets[place[size > 0]] = False
         return tokens, targets
 
@@ -270,20 +277,26 @@ class TokenStore:
                 f"which has {self.lengths[ids[at]]}; the plan was made for another store"
             )
 
-    def _copy(self, home: np.ndarray, source: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        shards = [self._shard(index) for index in home.tolist()]
-        with_targets = sum(shard.target_bits is not None for shard in shards)
-        if int(size.sum()) <= SLICED_TOKENS * len(size) or 0 < with_targets < len(shards):
-            return self._copy_tokens(home, source, size)
-        tokens = _join([shard.tokens for shard in shards], source, source + size)
-        if with_targets == 0:
+    def _copy(
+        self, home: np.ndarray, source: np.ndarray, size: np.ndarray, dtype: np.dtype
+    ) -> tuple[np.ndarray, np.ndarray]:
+        homes = home.tolist()
+        shards = {index: self._shard(index) for index in set(homes)}
+        with_targets = [shard.target_bits is not None for shard in shards.values()]
+        if int(size.sum()) <= SLICED_TOKENS * len(size) or any(with_targets) != all(with_targets):
+            return self._copy_tokens(home, source, size, dtype)
+        arrays = {index: shard.tokens for index, shard in shards.items()}
+        tokens = _join(arrays, homes, source, source + size, dtype)
+        if not any(with_targets):
             return tokens, np.ones(len(tokens), np.bool_)
-        return tokens, _join_bits([shard.target_bits for shard in shards], source, size)
+        return tokens, _join_bits({index: shard.target_bits for index, shard in shards.items()}, homes, source, size)
 
-    def _copy_tokens(self, home: np.ndarray, source: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _copy_tokens(
+        self, home: np.ndarray, source: np.ndarray, size: np.ndarray, dtype: np.dtype
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Token by token through an index, with no Python work per segment, which short segments would drown in."""
         total, place = int(size.sum()), np.cumsum(size) - size
-        tokens = np.empty(total, np.dtype(self.manifest.encoding.dtype))
+        tokens = np.empty(total, dtype)
         targets = np.ones(total, np.bool_)
         for index in np.unique(home):
             here = home == index
@@ -343,18 +356,18 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
 
-def _join(arrays: list[Any], starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """Slice i of array i, end to end: one memory copy per segment, which long segments are worth."""
-    spans = zip(arrays, starts.tolist(), stops.tolist(), strict=True)
-    return np.concatenate([array[start:stop] for array, start, stop in spans])
+def _join(arrays: dict[int, Any], homes: list[int], starts: np.ndarray, stops: np.ndarray, dtype: Any) -> np.ndarray:
+    """Slices of arrays, end to end: one memory copy per segment, which long segments are worth."""
+    spans = zip(homes, starts.tolist(), stops.tolist(), strict=True)
+    return np.concatenate([arrays[home][start:stop] for home, start, stop in spans], dtype=dtype, casting="unsafe")
 
 
-def _join_bits(arrays: list[Any], starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _join_bits(arrays: dict[int, Any], homes: list[int], starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """`bool[T]`: the same for bits, lowest first, cut out by whole bytes and unpacked at once."""
     first, last = starts >> 3, (starts + lengths + 7) >> 3
-    bits = np.unpackbits(_join(arrays, first, last), bitorder="little")
+    bits = np.unpackbits(_join(arrays, homes, first, last, np.uint8), bitorder="little")
     begins = (np.cumsum(last - first) - (last - first)) * 8 + (starts & 7)
-    return _join([bits] * len(arrays), begins, begins + lengths).view(np.bool_)
+    return _join({0: bits}, [0] * len(homes), begins, begins + lengths, np.uint8).view(np.bool_)
 
 
 def _is_one_run(home: np.ndarray, source: np.ndarray, size: np.ndarray) -> bool:

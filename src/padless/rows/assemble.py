@@ -38,6 +38,7 @@ def batch_from_segments(
     pad_id: int = 0,
     dtype: Any = np.int64,
     media: Mapping[str, Any] | None = None,
+    copy: bool = True,
 ) -> Batch:
     """Build a batch from tokens that already lie back to back. `collate` is this for lists of samples.
 
@@ -66,9 +67,10 @@ def batch_from_segments(
         pad_id: What padding slots hold in `input_ids`. Masks and labels never look at it.
         dtype: `np.int64` (what every model takes) or `np.int32` (half the bytes) of ids, labels and positions.
         media: Carried along untouched.
+        copy: False lets `input_ids` be `tokens` itself where type and layout allow, for callers that give it away.
 
     Returns:
-        A batch whose arrays are new and writable; they share no memory with the arguments.
+        A batch whose arrays are new and writable; they share no memory with the arguments, but see `copy`.
 
     Raises:
         PadlessError: When arrays disagree, or a row does not fit.
@@ -100,7 +102,9 @@ def batch_from_segments(
     label_array, lost = _labels(slots, tokens, targets, labels, lengths, begins, dtype)
     label_array[first] = IGNORED
     return Batch(
-        input_ids=slots.spread(tokens, pad_id, dtype),
+        input_ids=tokens
+        if not copy and slots.packed and tokens.dtype == dtype
+        else slots.spread(tokens, pad_id, dtype),
         labels=label_array,
         position_ids=_positions(
             slots, position_ids, position_start, begins if positions == "continue" else None, dtype

@@ -132,15 +132,17 @@ class PackedDataset:
         return self.plan.sample_ids[index], self.plan.starts[index], self.plan.lengths[index], counts
 
     def _read(self, sample_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> Batch:
-        tokens, targets = self.store.gather(sample_ids, starts, lengths)
+        tokens, targets = self.store.gather(sample_ids, starts, lengths, dtype=self._options["dtype"])
         _restore_first_targets(self.store, targets, sample_ids, starts, lengths)
+        all_but_first = np.count_nonzero(targets) == len(targets) - np.count_nonzero(starts == 0)
         return batch_from_segments(
             tokens,
-            targets,
+            None if all_but_first else targets,  # labels are then a copy of the ids, without a choice per token
             lengths,
             np.concatenate([[0], np.cumsum(counts)]),
             sample_ids=sample_ids,
             starts=starts,
+            copy=not tokens.flags.writeable,
             **self._options,
         )
 
