@@ -36,7 +36,13 @@ INEXACT = {
     "qwen3_5_text": (1e-7, NORM),
     "recurrent_gemma": (1e-7, NORM),
 }
-REFUSED = {"t5": "cross attention", "bart": "cross attention"}
+REFUSED = {
+    "t5": "cross attention",
+    "bart": "cross attention",
+    "deepseek_v4": "layers of type heavily_compressed_attention",
+    "deberta-v2": r"leaks.*DisentangledSelfAttention",
+    "fnet": r"leaks.*FNetBasicFourierTransform",
+}
 
 PACKABLE = [name for name in ARCHITECTURES if name not in REFUSED]
 

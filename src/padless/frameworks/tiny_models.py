@@ -76,6 +76,22 @@ _MLA: dict[str, Any] = {
     "v_head_dim": 12,
 }
 
+IMAGE_TOKENS: dict[str, int] = {
+    "image_token_id": 90,
+    "video_token_id": 91,
+    "vision_start_token_id": 92,
+    "vision_end_token_id": 93,
+}
+
+
+def _qwen_vl(vision: dict[str, Any], **text: Any) -> Architecture:
+    """A vision-language model: three axes of rotary positions, and a tower that packs its images by itself."""
+    rotary = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    vision = {"depth": 2, "num_heads": 2, "patch_size": 4, **vision}
+    sizes = {"text_config": {**COMMON, "rope_parameters": rotary, **text}, "vision_config": vision, **IMAGE_TOKENS}
+    return Architecture(auto="AutoModelForImageTextToText", common=False, config=sizes)
+
+
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(),
     "qwen2": Architecture(),
@@ -223,6 +239,14 @@ ARCHITECTURES: dict[str, Architecture] = {
             "use_mamba_kernels": False,
         }
     ),
+    "minimax": Architecture(
+        config={
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "layer_types": ["linear_attention", "full_attention"],
+        }
+    ),
     "qwen3_next": Architecture(config={**_GATED_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 32}),
     "qwen3_5_text": Architecture(config=_GATED_DELTA),
     "olmo_hybrid": Architecture(config={**_GATED_DELTA, "linear_num_value_heads": 2, "num_key_value_heads": 4}),
@@ -246,6 +270,37 @@ ARCHITECTURES: dict[str, Architecture] = {
             "num_hidden_layers": 2,
             "context_length": 128,
         },
+    ),
+    "qwen2_vl": _qwen_vl({"embed_dim": 32, "hidden_size": 64}),
+    "qwen2_5_vl": _qwen_vl(
+        {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "out_hidden_size": 64,
+            "window_size": 16,
+            "fullatt_block_indexes": [1],
+        }
+    ),
+    "qwen3_vl": _qwen_vl(
+        {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "out_hidden_size": 64,
+            "deepstack_visual_indexes": [0],
+            "num_position_embeddings": 16,
+        },
+        head_dim=16,
+    ),
+    "deberta-v2": Architecture(auto="AutoModelForMaskedLM", config=_ENCODER),
+    "fnet": Architecture(auto="AutoModelForMaskedLM", config={"hidden_dropout_prob": 0.0}),
+    "deepseek_v4": Architecture(
+        config={
+            "head_dim": 16,
+            "moe_intermediate_size": 32,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "q_lora_rank": 32,
+        }
     ),
     "t5": Architecture(
         auto="AutoModelForSeq2SeqLM",

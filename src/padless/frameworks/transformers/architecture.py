@@ -10,7 +10,30 @@ from padless.errors import PadlessError
 
 # Layers that mix tokens by code of their own and are right on one segment at a time. Layers that own an `nn.Conv1d`
 # (Mamba and its kin, gated delta nets, short convolutions, RG-LRU) are found by that and need no entry here.
-_SEGMENTWISE_CLASSES = ("BloomAttention", "MptAttention", "FalconAttention", "RwkvSelfAttention", "RwkvFeedForward")
+_SEGMENTWISE_CLASSES = (
+    "BloomAttention",
+    "MptAttention",
+    "FalconAttention",
+    "MiniMaxLightningAttention",
+    "RwkvSelfAttention",
+    "RwkvFeedForward",
+)
+
+# Kinds of layers, in Transformers' words, that boundaries or segments isolate at any length. Others may look back in
+# ways that only show beyond the length of a probe (keys compressed by blocks, indexers).
+_KNOWN_LAYER_TYPES = (
+    "full_attention",
+    "sliding_attention",
+    "chunked_attention",
+    "linear_attention",
+    "conv",
+    "hybrid",
+    "hybrid_sliding",
+    "dense",
+    "sparse",
+    "mlp",
+    "moe",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,6 +73,12 @@ def inspect_model(model: Any) -> Architecture:
         raise PadlessError(
             f"{name} cannot be packed: with alibi=True it adds linear biases, rounded to bfloat16 by position in the "
             "row, into its mask, so a segment's result would depend on where it lies"
+        )
+    unknown = set(getattr(config.get_text_config(), "layer_types", None) or ()) - set(_KNOWN_LAYER_TYPES)
+    if unknown:
+        raise PadlessError(
+            f"{name} cannot be packed: its layers of type {', '.join(sorted(unknown))} are not known to "
+            "padless, which may look back in ways that boundaries do not stop and a short probe does not show"
         )
     decoder = _decoder(model)
     mixers = tuple(found for found, module in decoder.named_modules() if _mixes_by_itself(module))

@@ -126,8 +126,6 @@ class _Replaying:
 
 def _replay_checkpoints(model: torch.nn.Module) -> None:
     """Checkpointing may be switched on at any time, so this looks at every call; it is a no-op once done."""
-    if not getattr(model, "is_gradient_checkpointing", False):
-        return
     for module in model.modules():
         checkpoint = module.__dict__.get("_gradient_checkpointing_func")
         if checkpoint is not None and not isinstance(checkpoint, _Replaying):

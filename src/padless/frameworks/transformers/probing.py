@@ -62,10 +62,11 @@ def probe(model: Any) -> ProbeResult:
         for changed in (0, 1):
             mask = _segment_mask(changed, tokens.device)
             again = _packed(model, torch.where(mask, other, tokens))
+            allowed = _allowed_movement(model, packed.dtype)
             difference = _largest(again - packed, ~mask) / (_largest(packed, ~mask) or 1.0)
             moved = max(moved, difference)
-            if difference > _allowed_movement(model, packed.dtype):
-                layer = _first_leak(model, tokens, torch.where(mask, other, tokens), ~mask)
+            if difference > allowed:
+                layer = _first_leak(model, tokens, torch.where(mask, other, tokens), ~mask, allowed)
                 raise ViolationError(
                     f"{type(model).__name__} leaks: changing one segment moved the other by {difference:.1e} of its "
                     f"size, first in {layer}; it cannot be packed as it is"
@@ -147,12 +148,12 @@ def _evaluation(model: Any) -> Iterator[None]:
             module.training = training
 
 
-def _first_leak(model: Any, tokens: torch.Tensor, changed: torch.Tensor, watched: torch.Tensor) -> str:
+def _first_leak(model: Any, tokens: torch.Tensor, changed: torch.Tensor, watched: torch.Tensor, allowed: float) -> str:
     """Name of the first module, in the order of computing, whose output moved where nothing had changed."""
     before, after = (_record(model, each) for each in (tokens, changed))
     for name, output in before.items():
-        moved = (after[name] != output)[watched] if name in after and after[name].shape == output.shape else None
-        if moved is not None and bool(moved.any()):
+        comparable = name in after and after[name].shape == output.shape
+        if comparable and _largest(after[name] - output, watched) > allowed * _largest(output, watched):
             return f"{name} ({type(model.get_submodule(name)).__name__})"
     return "a step between its layers"
 
