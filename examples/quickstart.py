@@ -29,7 +29,7 @@ def main() -> None:
     print(f"{count:,} functions, {CORPUS.stat().st_size / 1e6:.1f} MB in {CORPUS}")
 
     say("2. A byte-level BPE tokenizer, trained on it")
-    train_tokenizer()
+    train_tokenizer(CORPUS, TOKENIZER)
     print(f"8,192 tokens in {TOKENIZER}")
 
     say("3. Pack: the prompt is the signature and docstring, the target is the body")
@@ -48,8 +48,8 @@ def main() -> None:
     print(f"   {command} pack YOUR.jsonl --tokenizer {TOKENIZER} --capacity 2048 -o my-store")
 
 
-def train_tokenizer() -> None:
-    """A small tokenizer of the kind that GPT-2 made common."""
+def train_tokenizer(corpus: Path, output: Path) -> None:
+    """A small byte-level BPE, the kind that GPT-2 made common."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -59,12 +59,12 @@ def train_tokenizer() -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts(), trainer)
-    tokenizer.save(str(TOKENIZER))
+    tokenizer.train_from_iterator(texts(corpus), trainer)
+    tokenizer.save(str(output))
 
 
-def texts() -> Iterator[str]:
-    with CORPUS.open(encoding="utf-8") as file:
+def texts(corpus: Path) -> Iterator[str]:
+    with corpus.open(encoding="utf-8") as file:
         for line in file:
             record = json.loads(line)
             yield record["prompt"] + record["completion"]

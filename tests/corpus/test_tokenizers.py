@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from padless.corpus.spans import spans_by_bytes
 from padless.corpus.tokenizers import BytesTokenizer, FileTokenizer, load_tokenizer
 from padless.errors import PadlessError
 
@@ -68,9 +69,38 @@ def train(tokenizer: tokenizers.Tokenizer, trainer: trainers.Trainer) -> None:
     tokenizer.train_from_iterator(TEXTS * 3, trainer)
 
 
+def framed() -> tokenizers.Tokenizer:
+    """As Llama 3: split by a pattern, then bytes, and a token before every text."""
+    tokenizer = byte_level()
+    pattern = tokenizers.Regex(r"\p{L}+|\p{N}|[^\p{L}\p{N}]+")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(pattern, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    begin = processors.TemplateProcessing(single="<pad> $A", special_tokens=[("<pad>", 1)])
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), begin])
+    return tokenizer
+
+
+def composed() -> tokenizers.Tokenizer:
+    """As Qwen: bytes after Unicode's composition, so bytes of the text and of the tokens can differ."""
+    tokenizer = byte_level()
+    tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
+def greedy_mask() -> tokenizers.Tokenizer:
+    """As RoBERTa: a special token that takes the spaces before it, which then are in no token."""
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True)])
+    return tokenizer
+
+
 KINDS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
     "byte-level": byte_level,
     "byte-level without words": lambda: byte_level(use_regex=False),
+    "byte-level in a frame": framed,
+    "byte-level composed": composed,
+    "byte-level with a greedy token": greedy_mask,
     "metaspace": metaspace,
     "word-piece": word_piece,
 }
@@ -92,7 +122,9 @@ def naive_span(tokenizer: FileTokenizer, text: str, start: int, end: int) -> set
     return {i for i, (first, stop) in enumerate(offsets) if first < end and stop > start and stop > first}
 
 
-pieces_of_text = st.text(st.sampled_from("abc \n\t(\u00e9\u65e5\U0001f600"), max_size=12) | st.sampled_from(TEXTS)
+pieces_of_text = st.text(st.sampled_from("abc \n\t(\u00e9\u65e5\U0001f600"), max_size=12) | st.sampled_from(
+    [*TEXTS, "<|endoftext|>", " <mask>", "e\u0301"]
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -128,6 +160,23 @@ def test_bytes_hold_any_text_and_never_straddle(parts: list[str]):
 def test_byte_level_gives_the_text_back(kind: str, loaded: dict):
     for text in TEXTS:
         assert loaded[kind].decode(loaded[kind].encode_batch([text])[0]) == text
+
+
+def test_the_fast_way_is_taken_where_it_holds_and_left_where_it_does_not(loaded: dict):
+    fast = {name for name, tokenizer in loaded.items() if tokenizer._token_bytes is not None}
+    assert fast == set(KINDS) - {"byte-level composed", "metaspace", "word-piece"}
+    tokenizer, text = loaded["byte-level with a greedy token"], "fox  <mask> fox"
+    encoded = tokenizer.encode_batch([text, "fox"])
+    found = spans_by_bytes(encoded, [text, "fox"], [[(0, 3)], [(3, 3)]], tokenizer._token_bytes, (0, 0))
+    assert found[0] is None
+    assert found[1].spans == [(len(encoded[1]), len(encoded[1]))]
+
+
+def test_merge_dropout_is_switched_off(tmp_path: Path, loaded: dict):
+    dice = json.loads(byte_level().to_str())
+    dice["model"]["dropout"] = 0.9
+    (tmp_path / "tokenizer.json").write_text(json.dumps(dice))
+    assert load_tokenizer(str(tmp_path)).encode_batch(TEXTS) == loaded["byte-level"].encode_batch(TEXTS)
 
 
 def test_spaces_that_a_tokenizer_drops_are_no_ones_token(loaded: dict):

@@ -21,8 +21,9 @@ import numpy as np
 from padless.corpus.records import Chat, Ids, Pair, Parsed, RecordError, Shape, parse
 from padless.corpus.shard import token_dtype
 from padless.corpus.sources import BadRecord, RawBatch
+from padless.corpus.spans import Span, SpanIds
 from padless.corpus.templates import ChatTemplate
-from padless.corpus.tokenizers import Span, SpanIds, Tokenizer
+from padless.corpus.tokenizers import Tokenizer
 from padless.errors import PadlessError
 
 __all__ = ["EncodedSample", "Encoder", "Targets", "truncate"]

@@ -21,7 +21,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from padless.corpus.records import Chat, Message, RecordError
-from padless.corpus.tokenizers import Span, Tokenizer
+from padless.corpus.spans import Span
+from padless.corpus.tokenizers import Tokenizer
 from padless.errors import PadlessError
 
 __all__ = ["CHATML", "ChatTemplate", "load_template"]

@@ -1,21 +1,23 @@
 """Tokenizers: a Hugging Face `tokenizer.json`, its folder, a hub name, or `bytes`.
 
 A tokenizer here does four things: encode a batch of texts, say which tokens hold a piece of a text, decode, and tell
-its fingerprint. Truncation and padding that a `tokenizer.json` may carry are switched off: both would change the data.
+its fingerprint. Truncation, padding and merge dropout that a `tokenizer.json` may carry are switched off: they would
+change the data.
 """
 
 import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tokenizers
 
+from padless.corpus.spans import Span, SpanIds, byte_lengths, span_ids, spans_by_bytes
 from padless.errors import MissingExtraError, PadlessError
 
-__all__ = ["BytesTokenizer", "FileTokenizer", "SpanIds", "Tokenizer", "load_tokenizer"]
+__all__ = ["BytesTokenizer", "FileTokenizer", "Tokenizer", "load_tokenizer"]
 
 _EOD_NAMES = (
     "<|endoftext|>",
@@ -31,22 +33,6 @@ _EOD_NAMES = (
     "<|eot_id|>",
 )
 _FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-
-Span = tuple[int, int]
-
-
-class SpanIds(NamedTuple):
-    """One text's tokens, and which of them hold the pieces that were asked for.
-
-    Attributes:
-        ids: The tokens of the whole text.
-        spans: One `(first, end)` of tokens per piece: every token that holds at least one of its characters.
-        straddling: How many of these tokens also hold characters outside the piece.
-    """
-
-    ids: list[int]
-    spans: list[Span]
-    straddling: int
 
 
 def load_tokenizer(spec: str, *, eod: str | int | None = None, pad: str | int | None = None) -> "Tokenizer":
@@ -154,6 +140,7 @@ class FileTokenizer:
         if not vocabulary:
             raise PadlessError(f"the tokenizer {name} has an empty vocabulary; train it first")
         self.vocab_size = max(vocabulary.values()) + 1
+        self._token_bytes = byte_lengths(json.loads(self._json), vocabulary, self._added)
         self.special = {key: value for key in config if (value := _token_text(config, key)) is not None}
         self.eod_id = self._id_of(self.special.get("eos_token"))
         self.pad_id = self._id_of(self.special.get("pad_token"))
@@ -207,10 +194,27 @@ class FileTokenizer:
         special_tokens: bool = True,
     ) -> list[SpanIds]:
         """See `SpanIds`: each text is encoded whole, so its tokens are those that it always gets."""
+        if self._token_bytes is None:
+            return self._spans_by_offsets(texts, pieces, special_tokens)
+        encoded = self.encode_batch(texts, special_tokens=special_tokens)
+        found = spans_by_bytes(encoded, texts, pieces, self._token_bytes, self._frame() if special_tokens else (0, 0))
+        unsure = [i for i, item in enumerate(found) if item is None]
+        again = self._spans_by_offsets([texts[i] for i in unsure], [pieces[i] for i in unsure], special_tokens)
+        for i, item in zip(unsure, again, strict=True):
+            found[i] = item
+        return [item for item in found if item is not None]
+
+    def _spans_by_offsets(
+        self, texts: Sequence[str], pieces: Sequence[Sequence[Span]], special_tokens: bool
+    ) -> list[SpanIds]:
         encodings = self._backend.encode_batch(texts, add_special_tokens=special_tokens)
-        return [
-            _span_ids(encoding, text, spans) for encoding, text, spans in zip(encodings, texts, pieces, strict=True)
-        ]
+        rows = zip(encodings, texts, pieces, strict=True)
+        return [span_ids(encoding, text, spans) for encoding, text, spans in rows]
+
+    def _frame(self) -> tuple[int, int]:
+        """How many tokens the tokenizer puts before and after a text."""
+        mask = self._backend.encode("a", add_special_tokens=True).special_tokens_mask
+        return mask.index(0), mask[::-1].index(0)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text, special tokens written out."""
@@ -229,37 +233,6 @@ class FileTokenizer:
 
 
 Tokenizer = BytesTokenizer | FileTokenizer
-
-
-def _span_ids(encoding: tokenizers.Encoding, text: str, spans: Sequence[Span]) -> SpanIds:
-    ids = encoding.ids
-    out: list[Span] = []
-    straddling = 0
-    for start, end in spans:
-        first = _token_at(encoding, range(start, end))
-        if first is None:  # no token holds any of it, e.g. spaces that the tokenizer drops
-            after = _token_at(encoding, range(end, len(text)))
-            out.append((len(ids), len(ids)) if after is None else (after, after))
-            continue
-        last = _token_at(encoding, range(end - 1, start - 1, -1)) or first
-        while last + 1 < len(ids) and _holds(encoding.token_to_chars(last + 1), start, end):
-            last += 1  # several tokens can share one character: its bytes
-        out.append((first, last + 1))
-        edges = [encoding.token_to_chars(token) for token in {first, last}]
-        straddling += sum(a < start or b > end for a, b in filter(None, edges))
-    return SpanIds(ids, out, straddling)
-
-
-def _token_at(encoding: tokenizers.Encoding, characters: range) -> int | None:
-    for character in characters:
-        token = encoding.char_to_token(character)
-        if token is not None:
-            return token
-    return None
-
-
-def _holds(chars: Span | None, start: int, end: int) -> bool:
-    return chars is not None and chars[0] < end and chars[1] > start
 
 
 def _find_files(spec: str) -> dict[str, Path]:
@@ -315,10 +288,12 @@ def _hub_name(name: str) -> bool:
 
 
 def _plain(text: str, name: str) -> str:
-    """A tokenizer's definition without truncation and padding, and with offsets that leave nothing out."""
+    """A tokenizer's definition without truncation, padding and dice, and with offsets that leave nothing out."""
     try:
         definition = json.loads(text)
         definition["truncation"] = definition["padding"] = None
+        if isinstance(definition.get("model"), dict) and "dropout" in definition["model"]:
+            definition["model"]["dropout"] = None
     except (ValueError, TypeError) as error:
         raise PadlessError(f"the tokenizer {name} is not a tokenizer.json: {error}") from error
     _keep_offsets(definition.get("post_processor"))
