@@ -1,0 +1,86 @@
+"""The quickstart: its corpus is real and always the same, and every step runs."""
+
+import ast
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+@pytest.fixture(autouse=True)
+def examples_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+MODULE = '''
+class Shape:
+    @property
+    def area(self):
+        """Width times height."""
+        # in square metres
+        return self.w * self.h
+
+def outer(x):
+    """Says
+    more."""
+    def inner(y):
+        "Short."
+        return y
+
+    return inner(x)
+
+def no_docstring(): return 1
+def one_line(): "doc"; return 1
+def only_docstring():
+    """Nothing else."""
+'''
+
+
+def test_functions_with_docstrings_are_cut_where_the_body_begins():
+    from stdlib_corpus import functions_of
+
+    found = list(functions_of(MODULE.encode(), "m.py"))
+    assert [record["source"] for record in found] == ["m.py:4", "m.py:9", "m.py:12"]
+    assert found[0]["prompt"] == 'def area(self):\n    """Width times height."""\n'
+    assert found[0]["completion"] == "    # in square metres\n    return self.w * self.h\n"
+    assert found[1]["prompt"] == 'def outer(x):\n    """Says\n    more."""\n'
+    assert found[1]["completion"].endswith("\n\n    return inner(x)\n")
+    assert list(functions_of(b"def f(:", "m.py")) == list(functions_of(b"\xff", "m.py")) == []
+
+
+def samples() -> Iterator[dict[str, str]]:
+    from stdlib_corpus import functions
+
+    return functions(Path(sysconfig.get_path("stdlib")) / "json")
+
+
+def test_the_corpus_is_code_and_always_in_the_same_order():
+    found = list(samples())
+    assert found == list(samples())
+    assert len(found) > 10
+    for record in found:
+        [function] = ast.parse(record["prompt"] + record["completion"]).body
+        assert ast.get_docstring(function)
+
+
+@pytest.mark.slow
+def test_the_quickstart_runs_from_nothing_to_verified_rows(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "quickstart.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"functions.jsonl", "tokenizer.json", "store"} <= {
+        path.name for path in (tmp_path / "quickstart-out").iterdir()
+    }
+    for step in ("1. A corpus", "2. A byte-level BPE", "3. Pack", "4. Verify", "Next:"):
+        assert step in done.stdout
