@@ -6,7 +6,6 @@ Each function with a docstring is a sample. Its prompt is the signature and the 
 import ast
 import json
 import sysconfig
-import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +37,8 @@ def functions_of(source: bytes, name: str) -> Iterator[dict[str, str]]:
         docstring_end = node.body[0].end_lineno or 0
         if docstring_end >= node.body[1].lineno:
             continue  # written on one line
-        whole = textwrap.dedent("".join(lines[node.lineno - 1 : node.end_lineno])).splitlines(keepends=True)
+        indent = " " * node.col_offset
+        whole = [line.removeprefix(indent) for line in lines[node.lineno - 1 : node.end_lineno]]
         size = docstring_end - node.lineno + 1
         yield {
             "prompt": "".join(whole[:size]),

@@ -352,6 +352,23 @@ def test_inputs_that_cannot_be_are_told(tmp_path: Path, monkeypatch: pytest.Monk
         find_sources([tmp_path / "what.bin"])
 
 
+def test_files_about_the_data_are_left_out_and_data_named_alike_is_not(tmp_path: Path):
+    for name in ("states.jsonl", "notices.jsonl", "sources-1.jsonl", "state.json", "LICENSE.owner.txt", "README_zh.md"):
+        (tmp_path / name).write_text('{"text": "x"}')
+    ignored: list[Path] = []
+    found = find_sources([tmp_path], on_ignored=ignored.append)
+    assert [source.path.name for source in found] == ["notices.jsonl", "sources-1.jsonl", "states.jsonl"]
+    assert len(ignored) == 3
+
+
+def test_a_json_document_is_told_to_be_no_json_lines(tmp_path: Path):
+    (tmp_path / "a.json").write_text(json.dumps([{"text": "x"}], indent=1))
+    with pytest.raises(
+        PadlessError, match=r"a\.json:1: not valid JSON: .*; a \.json file is read as one object per line"
+    ):
+        first_record(find_sources([tmp_path / "a.json"]))
+
+
 def test_standard_input_is_kept_so_that_it_can_be_read_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     data = gzip.compress(b'{"text": "a"}\n{"text": "b"}\n')
     for given_bytes in (data, b'{"text": "a"}\n{"text": "b"}'):

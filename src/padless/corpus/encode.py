@@ -3,7 +3,7 @@
 Texts are encoded whole, so that a sample's tokens are those that its text always gets; which of them are targets
 follows from characters. **A token is a target when it holds at least one character of the target text**: so no part
 of a completion goes untrained, and a token across the border also carries the end of the prompt (counted as
-`straddling`).
+`straddling`). Special tokens that are written out in a text are read as such, as their tokenizer always does.
 
 **EOD.** A sample ends with exactly one. Where the text, the template or the record already ends with one it is not
 doubled, and of several only the first is kept. What a chat template writes after the last EOD, if it is only blanks, is

@@ -26,7 +26,8 @@ _FORMATS: dict[str, Format] = {
     ".rst": "text",
 }
 _PACKED = (".gz", ".zst")
-_NOT_DATA = ("readme", "license", "licence", "notice", "copying", "sources", "dataset_info", "state")
+_ABOUT_DATA = ("readme", "license", "licence", "notice", "copying")  # text files whose names begin so
+_ABOUT_SETS = ("dataset_info.json", "dataset_infos.json", "state.json", "sources.json")
 _ACCEPTED = (
     "accepted are .jsonl .ndjson .json (each also .gz or .zst), .parquet, .arrow, .feather, text files "
     "(.txt .text .md .rst), folders of one of these, folders written by save_to_disk, and - for JSON lines from "
@@ -109,7 +110,7 @@ def _folder(
     paths = [path for path in sorted(folder.rglob("*")) if _visible(path, folder) and path.is_file()]
     by_format: dict[Format, list[Path]] = {}
     for path in paths:
-        kind = None if path.name.lower().startswith(_NOT_DATA) else format or _format_of(path)
+        kind = format or _data_format_of(path)
         if kind is not None:
             by_format.setdefault(kind, []).append(path)
         elif on_ignored is not None:
@@ -154,6 +155,13 @@ def _format_of(path: Path) -> Format | None:
     packed = next((end for end in _PACKED if name.endswith(end)), "")
     kind = _FORMATS.get(Path(name.removesuffix(packed)).suffix)
     return None if packed and kind in ("parquet", "arrow") else kind
+
+
+def _data_format_of(path: Path) -> Format | None:
+    """The same in a folder, where files about the data lie beside it."""
+    kind, name = _format_of(path), path.name.lower()
+    is_about = name in _ABOUT_SETS or (kind == "text" and name.startswith(_ABOUT_DATA))
+    return None if is_about else kind
 
 
 def _visible(path: Path, folder: Path) -> bool:

@@ -40,6 +40,7 @@ def read(source: Source, start: int) -> Iterator[RawBatch]:
 def decode(batch: RawBatch) -> list[Record | BadRecord]:
     """One item per line that is not blank."""
     decoder = msgspec.json.Decoder()
+    hint = "; a .json file is read as one object per line" if batch.source.path.suffix == ".json" else ""
     out: list[Record | BadRecord] = []
     for number, line in enumerate(batch.payload.split(b"\n"), batch.first):
         if number == 1 and line.startswith(_BOM):
@@ -48,7 +49,7 @@ def decode(batch: RawBatch) -> list[Record | BadRecord]:
             fields = decoder.decode(line)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             if line and not line.isspace():
-                out.append(batch.source.bad(number, f"not valid JSON: {_say(error)}", line))
+                out.append(batch.source.bad(number, f"not valid JSON: {_say(error)}{hint}", line))
             continue
         if isinstance(fields, dict):
             out.append(Record(number, fields))
