@@ -28,7 +28,7 @@ from padless.frameworks.transformers_batch import transformers_batch
 from padless.training import PackedDataset
 
 CAPACITY = 4096
-SAMPLES = 15_000
+CORPORA = {"chat-like": (15_000, 6.0), "documents": (5_000, 7.3)}  # samples, mean of the log of their length
 PASSES = 5
 HELD = 8  # batches that stay alive
 BILLION_SHARDS, SHARD_SAMPLES, SAMPLE_TOKENS = 16, 64_000, 1_000
@@ -54,9 +54,9 @@ def fastest(make: Callable[[], Iterable[Any]]) -> float:
     return best
 
 
-def log_normal_store(folder: Path) -> PackedDataset:
+def log_normal_store(folder: Path, samples: int, mean_log: float) -> PackedDataset:
     rng = np.random.default_rng(0)
-    lengths = np.clip(rng.lognormal(6, 1, SAMPLES).astype(int), 8, CAPACITY)
+    lengths = np.clip(rng.lognormal(mean_log, 1, samples).astype(int), 8, CAPACITY)
     store = TokenStore.write(folder, [rng.integers(0, 50_000, n) for n in lengths], vocab_size=50_000)
     return PackedDataset(store, plan=plan(store.lengths, CAPACITY))
 
@@ -88,7 +88,7 @@ def against_trl(dataset: PackedDataset, folder: Path) -> None:
     export(dataset, folder, to="trl")
     theirs = Dataset.from_parquet([str(path) for path in sorted(folder.glob("*.parquet"))], cache_dir=str(folder))
     collate = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
-    print(f"\n{'rows a batch':>12} {'padless rows/s':>15} {'datasets + TRL':>15} {'ratio':>8}")
+    print(f"{'rows a batch':>12} {'padless rows/s':>15} {'datasets + TRL':>15} {'ratio':>8}")
     for rows in (1, 8):
         batches = [list(range(start, start + rows)) for start in range(0, min(len(dataset), 400) - rows, rows)]
         ours = fastest(lambda batches=batches: (transformers_batch(dataset.__getitems__(b)) for b in batches))
@@ -128,15 +128,18 @@ def first_row(folder: Path) -> None:
         ran = subprocess.run([sys.executable, "-c", FIRST_ROW, str(folder)], capture_output=True, text=True, check=True)
         seconds.append(float(ran.stdout.split()[0]))
     tokens = TokenStore(folder).manifest.counts.tokens
-    print(f"\n{tokens:,} tokens: first row {max(seconds):.2f} s after opening (slowest of {PASSES} processes)")
+    print(f"{tokens:,} tokens: first row {max(seconds):.2f} s after opening (slowest of {PASSES} processes)")
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        dataset = log_normal_store(Path(scratch) / "store")
-        print(f"{len(dataset):,} rows of {CAPACITY:,}, {dataset.plan.num_segments / len(dataset):.1f} segments a row\n")
-        against_a_copy(dataset)
-        against_trl(dataset, Path(scratch) / "trl")
+        for name, (samples, mean_log) in CORPORA.items():
+            dataset = log_normal_store(Path(scratch) / name, samples, mean_log)
+            segments = dataset.plan.num_segments / len(dataset)
+            print(f"{name}: {len(dataset):,} rows of {CAPACITY:,}, {segments:.1f} segments a row")
+            against_a_copy(dataset)
+            against_trl(dataset, Path(scratch) / f"{name}-trl")
+            print()
         first_row(Path(scratch) / "billion")
 
 

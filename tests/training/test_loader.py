@@ -1,6 +1,11 @@
 """The loader with workers: the same batches in the same order, resumed exactly, in every trainer's hands."""
 
 import itertools
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +39,64 @@ def test_a_stream_goes_on_with_another_number_of_workers(dataset: PackedDataset)
     workers = itertools.cycle([0, 2, 1])
     steps = len(loader(dataset, 0)) + 2
     check_resume(lambda: loader(dataset, next(workers), prefetch_factor=None), steps=steps, every=3)
+
+
+def test_workers_read_the_rows_of_a_plan_that_they_never_saw(dataset: PackedDataset) -> None:
+    """With `replan` the sampler sends the segments themselves."""
+
+    def two_epochs(workers: int) -> list[Batch]:
+        source = PackedLoader(RowSampler(dataset, rows=4, drop_last=False, replan=True), num_workers=workers)
+        return [*source, *source]
+
+    alone = two_epochs(0)
+    assert same(alone, two_epochs(2))
+    seen = np.sort(np.concatenate([batch.sample_ids for batch in alone]))
+    assert seen.tolist() == np.repeat(np.arange(len(dataset.store)), 2).tolist()
+
+
+@pytest.mark.slow
+def test_a_killed_run_loses_nothing_and_repeats_nothing(dataset: PackedDataset, tmp_path: Path) -> None:
+    """A process that saves its state after every batch is killed wherever it is, again and again."""
+    log, state = tmp_path / "log", tmp_path / "state"
+    plan_file = tmp_path / "plan.npz"
+    dataset.plan.save(plan_file)
+    whole = [batch.sample_ids.tolist() for batch in batches(dataset, 0)]
+    steps, kills = len(whole), 0
+    while not log.exists() or len(log.read_text().splitlines()) < steps:
+        run = subprocess.Popen(
+            [sys.executable, "-c", TRAIN, str(dataset.store.path), str(plan_file), str(log), str(state)]
+        )
+        done = len(log.read_text().splitlines()) if log.exists() else 0
+        while run.poll() is None and (not log.exists() or len(log.read_text().splitlines()) < done + 3):
+            time.sleep(0.01)
+        kills += run.poll() is None
+        run.kill()
+        run.wait()
+    assert kills > 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert lines == whole
+
+
+TRAIN = """
+import json, os, sys, time
+from padless import Plan
+from padless.training import PackedDataset, PackedLoader, RowSampler
+
+store, plan, log, state = sys.argv[1:]
+loader = PackedLoader(RowSampler(PackedDataset(store, plan=Plan.load(plan)), rows=4, drop_last=False))
+if os.path.exists(state):
+    saved = json.load(open(state))
+    loader.load_state_dict(saved["loader"])
+    lines = open(log).readlines()[: saved["lines"]]  # what was trained after the checkpoint is trained again
+    open(log, "w").writelines(lines)
+for batch in loader:
+    with open(log, "a") as file:
+        file.write(json.dumps(batch.sample_ids.tolist()) + chr(10))
+    with open(state + ".new", "w") as file:
+        json.dump({"loader": loader.state_dict(), "lines": len(open(log).readlines())}, file)
+    os.replace(state + ".new", state)
+    time.sleep(0.02)
+"""
 
 
 def test_a_loop_that_stops_early_starts_its_epoch_again(dataset: PackedDataset) -> None:
