@@ -12,16 +12,20 @@ from pathlib import Path
 
 import msgspec
 
-from padless.errors import PadlessError
+from padless.corpus.durable import sha256_of
+from padless.errors import PadlessError, ViolationError
 
 __all__ = [
     "FORMAT",
+    "JOB",
     "MANIFEST",
     "Conventions",
     "Counts",
     "Encoding",
     "FileEntry",
+    "Job",
     "Manifest",
+    "Packing",
     "PlanEntry",
     "ShardEntry",
     "SourceEntry",
@@ -32,6 +36,7 @@ __all__ = [
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+JOB = "job.json"  # there while a run is unfinished
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,12 +50,19 @@ class FileEntry(_Entry, frozen=True, kw_only=True):
     bytes: int
     sha256: str
 
+    @classmethod
+    def of(cls, path: Path) -> "FileEntry":
+        """Describe a file that is there, under its own name."""
+        return FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path))
+
 
 class ShardEntry(FileEntry, frozen=True, kw_only=True):
     """A token shard and how much is in it."""
 
     samples: int
     tokens: int
+    targets: int
+    eod_tokens: int
 
 
 class SourceEntry(_Entry, frozen=True, kw_only=True):
@@ -88,6 +100,7 @@ class Encoding(_Entry, frozen=True, kw_only=True):
     eod: bool
     dtype: str
     shard_tokens: int
+    on_bad_record: str
 
 
 class Conventions(_Entry, frozen=True, kw_only=True):
@@ -100,6 +113,32 @@ class Conventions(_Entry, frozen=True, kw_only=True):
     loss: str = "sum over targets / number of targets in the global batch"
 
 
+class Packing(_Entry, frozen=True, kw_only=True):
+    """The rows that were asked for together with the tokens; later plans are listed under `plans`."""
+
+    capacity: int
+    strategy: str
+    align: int
+    max_segments: int | None
+    oversize: str
+    seed: int
+
+
+class Job(_Entry, frozen=True, kw_only=True):
+    """What decides the bytes of a store: a run is continued only by a run of the same job."""
+
+    format: int
+    versions: "Versions"
+    sources: tuple[SourceEntry, ...]
+    tokenizer: TokenizerEntry | None
+    encoding: Encoding
+    packing: Packing | None
+
+    def to_json(self) -> bytes:
+        """The bytes of `job.json`."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
 class Counts(_Entry, frozen=True, kw_only=True):
     """How much is in the store."""
 
@@ -108,6 +147,17 @@ class Counts(_Entry, frozen=True, kw_only=True):
     targets: int
     eod_tokens: int
     rejected_records: int
+
+    @classmethod
+    def of(cls, shards: tuple[ShardEntry, ...], rejected_records: int = 0) -> "Counts":
+        """The sums over the shards."""
+        return cls(
+            samples=sum(shard.samples for shard in shards),
+            tokens=sum(shard.tokens for shard in shards),
+            targets=sum(shard.targets for shard in shards),
+            eod_tokens=sum(shard.eod_tokens for shard in shards),
+            rejected_records=rejected_records,
+        )
 
 
 class Versions(_Entry, frozen=True, kw_only=True):
@@ -134,7 +184,8 @@ class Versions(_Entry, frozen=True, kw_only=True):
 class Manifest(_Entry, frozen=True, kw_only=True):
     """The content of `manifest.json`.
 
-    `fingerprint` names the tokens and targets alone: it stays the same when a plan is added.
+    `fingerprint` names the tokens and targets alone: it stays the same when a plan is added. `digest` is the hash of
+    the manifest's own text without it, so that a changed character is noticed wherever it is.
     """
 
     format: int
@@ -143,15 +194,25 @@ class Manifest(_Entry, frozen=True, kw_only=True):
     sources: tuple[SourceEntry, ...]
     tokenizer: TokenizerEntry | None
     encoding: Encoding
+    packing: Packing | None
     conventions: Conventions
     counts: Counts
     shards: tuple[ShardEntry, ...]
     rejected: FileEntry | None = None
     plans: tuple[PlanEntry, ...] = ()
+    digest: str = ""
 
     def to_json(self) -> bytes:
         """The bytes of `manifest.json`: equal manifests give equal bytes."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+        bare = msgspec.structs.replace(self, digest="")
+        digest = hashlib.sha256(msgspec.json.encode(bare)).hexdigest()
+        signed = msgspec.structs.replace(self, digest=digest)
+        return msgspec.json.format(msgspec.json.encode(signed), indent=2) + b"\n"
+
+    @property
+    def job(self) -> Job:
+        """The job that made this store."""
+        return Job(**{name: getattr(self, name) for name in Job.__struct_fields__})
 
     def with_plan(self, entry: PlanEntry) -> "Manifest":
         """A manifest that lists `entry`, in place of a plan of the same file name if there was one."""
@@ -173,6 +234,7 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises:
         PadlessError: When it is missing, is not a manifest, holds unknown keys, or has another format version.
+        ViolationError: When it was changed after it was written.
     """
     path = folder / MANIFEST
     try:
@@ -185,9 +247,32 @@ def read_manifest(folder: Path) -> Manifest:
             raise PadlessError(
                 f"{path} has format {found}, this padless reads format {FORMAT}; use the padless that wrote it"
             )
-        return msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise PadlessError(f"{path} is not a manifest that this padless understands: {error}") from error
+    if manifest.to_json() != data:
+        raise ViolationError(
+            f"{path} was changed after it was written: its text does not give its digest. Restore it, or pack again"
+        )
+    return manifest
+
+
+def read_job(folder: Path) -> Job | None:
+    """The job of an unfinished run in `folder`, None when there is none.
+
+    Raises:
+        PadlessError: When `job.json` is not one.
+    """
+    path = folder / JOB
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Job)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise PadlessError(
+            f"{path} is not the job of an unfinished run that this padless understands ({error}); "
+            f"choose another folder, or remove this one"
+        ) from error
 
 
 class _Version(msgspec.Struct):
@@ -197,6 +282,6 @@ class _Version(msgspec.Struct):
 def _no_manifest(folder: Path) -> str:
     if not folder.exists():
         return f"{folder} does not exist; `padless pack INPUT --tokenizer T --capacity N -o {folder}` makes a store"
-    if (folder / "job.json").exists():
+    if (folder / JOB).exists():
         return f"{folder} holds an unfinished run; run the same `padless pack` command again and it goes on"
     return f"{folder} is not a padless store: it has no {MANIFEST}"

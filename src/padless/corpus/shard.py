@@ -8,11 +8,9 @@ A shard holds one record batch, so its tokens are one contiguous array:
     record     int64         number of the record in its source, as error messages count it
 """
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +18,7 @@ import pyarrow.ipc as ipc
 
 from padless.errors import ViolationError
 
-__all__ = ["Block", "Shard", "read_shard_state", "shard_name", "token_dtype", "write_shard"]
-
-_STATE = b"padless"
+__all__ = ["Block", "Shard", "shard_name", "token_dtype", "write_shard"]
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -71,8 +67,8 @@ class Block:
         )
 
 
-def write_shard(path: Path, block: Block, state: dict[str, Any]) -> None:
-    """Write a block and the writer's state behind it as one Arrow IPC file."""
+def write_shard(path: Path, block: Block) -> None:
+    """Write a block as one Arrow IPC file."""
     offsets = np.zeros(len(block) + 1, np.int32)
     np.cumsum(block.lengths, out=offsets[1:])
     columns: dict[str, pa.Array] = {"input_ids": _list_array(offsets, pa.array(block.tokens))}
@@ -81,19 +77,12 @@ def write_shard(path: Path, block: Block, state: dict[str, Any]) -> None:
     columns["source"] = pa.array(block.sources, pa.uint32())
     columns["record"] = pa.array(block.records, pa.int64())
     batch = pa.record_batch(columns)
-    schema = batch.schema.with_metadata({_STATE: json.dumps(state, sort_keys=True)})
-    with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, schema) as writer:
-        writer.write_batch(batch.cast(schema))
+    with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
 def _list_array(offsets: np.ndarray, values: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), values)
-
-
-def read_shard_state(path: Path) -> dict[str, Any]:
-    """The state that `write_shard` put behind the samples."""
-    with pa.memory_map(str(path)) as source:
-        return json.loads(ipc.open_file(source).schema.metadata[_STATE])
 
 
 class Shard:
@@ -136,6 +125,13 @@ class Shard:
     def records(self) -> np.ndarray:
         """`int64[N]`: number of each sample's record in its file."""
         return self._batch.column("record").to_numpy()
+
+    def count_targets(self) -> int:
+        """How many tokens are targets."""
+        if self.target_bits is None:
+            return len(self.tokens) - int(np.count_nonzero(np.diff(self.offsets)))
+        bits = np.unpackbits(self.target_bits, count=len(self.tokens), bitorder="little")
+        return int(np.count_nonzero(bits))
 
     def targets_between(self, start: int, stop: int) -> np.ndarray | None:
         """`bool[stop - start]` of stored targets, or None where the shard stores none."""

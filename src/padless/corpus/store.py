@@ -205,18 +205,20 @@ class TokenStore:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise PadlessError(f"{folder} is not empty; a new store needs a folder of its own")
-        writer = StoreWriter(folder, dtype=token_dtype(vocab_size), shard_tokens=shard_tokens)
-        targets = eods = 0
+        writer = StoreWriter(folder, dtype=token_dtype(vocab_size), shard_tokens=shard_tokens, eod_id=eod_id)
         for number, item in enumerate(samples):
             sample = item if isinstance(item, Sample) else Sample(np.asarray(item, np.int64))
             _check_vocabulary(sample, number, vocab_size)
             writer.append(_one(sample, number))
-            targets += int(sample.target_mask().sum())
-            eods += int((sample.input_ids == eod_id).sum()) if eod_id is not None else 0
         writer.flush()
         shards = tuple(writer.shards)
         encoding = Encoding(
-            shape="arrays", targets="given", eod=eod_id is not None, dtype=str(writer.dtype), shard_tokens=shard_tokens
+            shape="arrays",
+            targets="given",
+            eod=eod_id is not None,
+            dtype=str(writer.dtype),
+            shard_tokens=shard_tokens,
+            on_bad_record="error",
         )
         manifest = Manifest(
             format=FORMAT,
@@ -225,14 +227,9 @@ class TokenStore:
             sources=(SourceEntry(name="<arrays>", bytes=0, sha256=""),),
             tokenizer=None,
             encoding=encoding,
+            packing=None,
             conventions=Conventions(),
-            counts=Counts(
-                samples=sum(shard.samples for shard in shards),
-                tokens=sum(shard.tokens for shard in shards),
-                targets=targets,
-                eod_tokens=eods,
-                rejected_records=0,
-            ),
+            counts=Counts.of(shards),
             shards=shards,
         )
         write_bytes(folder / MANIFEST, manifest.to_json())

@@ -175,6 +175,11 @@ class FileTokenizer:
         self._backend = _backend(self._json, self.name)
 
     @property
+    def definition(self) -> str:
+        """The content of a `tokenizer.json` that gives this tokenizer again."""
+        return self._json
+
+    @property
     def fingerprint(self) -> str:
         """sha256 of the tokenizer's own definition, without its spacing."""
         return hashlib.sha256(self._json.encode()).hexdigest()

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from padless.corpus.durable import atomic_path, sha256_of
 from padless.corpus.manifest import ShardEntry
-from padless.corpus.shard import Block, read_shard_state, shard_name, write_shard
+from padless.corpus.shard import Block, Shard, shard_name, write_shard
 
-__all__ = ["SHARD_SAMPLES", "SHARD_TOKENS", "StoreWriter"]
+__all__ = ["SHARD_SAMPLES", "SHARD_TOKENS", "StoreWriter", "describe_shard", "finished_shards"]
 
 SHARD_TOKENS = 2**26  # 128 MiB of uint16: few files for a large corpus, half a minute of work lost by a kill
 SHARD_SAMPLES = 2**21  # bounds the memory that per-sample columns take, however short samples are
@@ -26,8 +25,8 @@ class StoreWriter:
         folder: Where shards go; it exists.
         dtype: Type of a token id on disk.
         shard_tokens: When a shard is full.
-        state_at: Called with (source, record) of a shard's last sample when the shard is written; what it returns is
-            kept in the shard and read back by `shard_states`.
+        eod_id: Counted in each shard; None when samples have no EOD.
+        before_shard: Called just before a shard takes its place in the folder.
     """
 
     def __init__(
@@ -37,22 +36,31 @@ class StoreWriter:
         dtype: np.dtype,
         shard_tokens: int = SHARD_TOKENS,
         shard_samples: int = SHARD_SAMPLES,
-        state_at: Callable[[int, int], dict[str, Any]] = lambda source, record: {},
+        eod_id: int | None = None,
+        before_shard: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
         self.dtype = dtype
         self.shard_tokens = shard_tokens
         self.shard_samples = shard_samples
         self.shards: list[ShardEntry] = []
-        self._state_at = state_at
+        self.eod_id = eod_id
+        self._before_shard = before_shard
         self._buffer = _Buffer(dtype)
 
-    def adopt(self, name: str, samples: int, tokens: int) -> None:
-        """Count a shard that an earlier run of the same job finished."""
-        path = self.folder / name
-        self.shards.append(
-            ShardEntry(name=name, bytes=path.stat().st_size, sha256=sha256_of(path), samples=samples, tokens=tokens)
-        )
+    @property
+    def samples(self) -> int:
+        """Samples taken so far, buffered ones included."""
+        return sum(shard.samples for shard in self.shards) + self._buffer.num_samples
+
+    @property
+    def tokens(self) -> int:
+        """Tokens taken so far, buffered ones included."""
+        return sum(shard.tokens for shard in self.shards) + self._buffer.num_tokens
+
+    def adopt(self, path: Path) -> None:
+        """List a finished shard, of this run or of an earlier one of the same job."""
+        self.shards.append(describe_shard(path, self.eod_id))
 
     def append(self, block: Block) -> None:
         """Add samples, writing shards as they fill."""
@@ -71,10 +79,10 @@ class StoreWriter:
         if not len(block):
             return
         path = self.folder / shard_name(len(self.shards))
-        state = self._state_at(int(block.sources[-1]), int(block.records[-1]))
         with atomic_path(path) as scratch:
-            write_shard(scratch, block, state)
-        self.adopt(path.name, len(block), len(block.tokens))
+            write_shard(scratch, block)
+            self._before_shard()
+        self.adopt(path)
         self._buffer = _Buffer(self.dtype)
 
     def _room(self, block: Block) -> int | None:
@@ -87,12 +95,26 @@ class StoreWriter:
         return last + 1 if last < len(block) else None
 
 
-def shard_states(folder: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Name and state of each finished shard in `folder`, in order, up to the first that is missing."""
-    found: list[tuple[str, dict[str, Any]]] = []
+def finished_shards(folder: Path) -> list[Path]:
+    """The shards in `folder`, in order, up to the first that is missing."""
+    found: list[Path] = []
     while (path := folder / shard_name(len(found))).exists():
-        found.append((path.name, read_shard_state(path)))
+        found.append(path)
     return found
+
+
+def describe_shard(path: Path, eod_id: int | None) -> ShardEntry:
+    """Count and hash a shard, from its bytes alone."""
+    shard = Shard(path)
+    return ShardEntry(
+        name=path.name,
+        bytes=path.stat().st_size,
+        sha256=sha256_of(path),
+        samples=len(shard),
+        tokens=len(shard.tokens),
+        targets=shard.count_targets(),
+        eod_tokens=0 if eod_id is None else int(np.count_nonzero(shard.tokens == eod_id)),
+    )
 
 
 class _Buffer:
