@@ -1,0 +1,80 @@
+"""What `padless pack` prints at its end: before and after, what was cut, how good the rows are, what is next."""
+
+from pathlib import Path
+
+import click
+
+from padless.cli._tables import console, table
+from padless.corpus.summary import Summary
+
+
+def show(summary: Summary, output: Path) -> None:
+    """Print the summary for a person."""
+    out = console()
+    out.print()
+    out.print(table(["", "padded", "packed"], _before_after(summary)))
+    out.print()
+    for line in _lines(summary):
+        click.echo(f"  {line}")
+    click.echo(f"\n  Wrote {output}" + (f" in {summary.seconds:.1f} s" if summary.seconds else "") + ". Next:")
+    width = max(len(line) for line, _ in _next(output, summary.capacity))
+    for line, why in _next(output, summary.capacity):
+        click.echo(f"    {line:{width}}  # {why}")
+
+
+def _before_after(summary: Summary) -> list[list[str]]:
+    books = summary.plan.accounting
+    before = summary.slots_before
+    return [
+        ["rows", f"{books.segments:,}", f"{books.rows:,}"],
+        [f"slots (rows x {summary.capacity:,})", f"{before:,}", f"{books.slots:,}"],
+        ["real tokens", f"{books.real_tokens:,}", f"{books.real_tokens:,}"],
+        ["tail padding", f"{before - books.real_tokens:,}", f"{books.tail_padding:,}"],
+        ["alignment padding", "0", f"{books.alignment_padding:,}"],
+        ["waste", f"{summary.padding_before:.2%}", f"{books.waste_rate:.2%}"],
+        ["samples per row", "1.0", f"{books.packing_factor:.1f}"],
+    ]
+
+
+def _lines(summary: Summary) -> list[str]:
+    counts = (
+        f"{summary.samples:,} samples, {summary.tokens:,} tokens, of which {summary.targets:,} are targets and "
+        f"{summary.eod_tokens:,} EOD"
+    )
+    rows = summary.rows
+    fewer = summary.slots_before / (rows * summary.capacity)
+    steps = (
+        f"An epoch is {rows:,} rows instead of {summary.plan.accounting.segments:,}: at the same rows per step, "
+        f"{fewer:.1f}x fewer steps with {fewer:.1f}x the tokens each; keep tokens per step, not rows, and the "
+        f"learning rate stays"
+    )
+    return [counts, str(summary.plan.certificate), *_losses(summary), steps]
+
+
+def _losses(summary: Summary) -> list[str]:
+    """One line for each thing that did not come through whole; silence means that everything did."""
+    lines = []
+    if summary.truncated_samples:
+        lines.append(
+            f"Cut: {summary.truncated_samples:,} samples lost {summary.truncated_tokens:,} tokens at their end "
+            f"(the store keeps them; no EOD was put in their place)"
+        )
+    if summary.split_samples:
+        lines.append(f"Split: {summary.split_samples:,} samples lie in several pieces")
+    if summary.dropped_samples:
+        lines.append(f"Dropped: {summary.dropped_samples:,} samples, {summary.dropped_tokens:,} tokens")
+    if summary.rejected_records:
+        lines.append(f"Rejected: {summary.rejected_records:,} records, each with its reason in rejected.jsonl")
+    if summary.notes.surplus_eod:
+        lines.append(f"Left out: {summary.notes.surplus_eod:,} surplus EOD at the end of samples")
+    if summary.notes.straddling:
+        lines.append(f"{summary.notes.straddling:,} tokens straddle prompt and target; they are targets")
+    return lines
+
+
+def _next(output: Path, capacity: int) -> list[tuple[str, str]]:
+    return [
+        (f"padless verify {output}", "check every promise"),
+        (f"padless inspect {output} --row 0", "look at a row"),
+        (f"padless plan {output} --capacity {2 * capacity}", "other rows from the same tokens"),
+    ]
