@@ -24,6 +24,7 @@ from padless.frameworks.transformers.positions import packed_positions, refuse_r
 
 FIRST = "_padless_first_position"
 GATED = "_padless_gate"
+_uncompiled: Any = torch.compiler.disable  # boundaries change with every batch: compiled code must not guard them
 _CACHES = ("cache", "past_key_values", "cache_params", "layer_past", "state")
 
 
@@ -36,6 +37,7 @@ def install_gate(module: torch.nn.Module, *, first_position: int) -> None:
         setattr(module, GATED, True)
 
 
+@_uncompiled
 def _enter(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
     outer = current_call()
     told = any(kwargs.get(key) is not None for key in KEYS)
@@ -64,6 +66,7 @@ def _enter(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tupl
     return (), arguments
 
 
+@_uncompiled
 def _leave(module: torch.nn.Module, *_: Any) -> None:
     call = current_call()
     if call is not None and call.owner is module:

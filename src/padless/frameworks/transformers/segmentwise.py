@@ -25,10 +25,17 @@ def isolate(layer: torch.nn.Module, way: str = "segmentwise") -> None:
     Args:
         layer: A module whose forward takes hidden states `[rows, length, size]` first.
         way: `"segmentwise"` runs it segment by segment; `"fused"` gives it the whole row with `seq_idx` and
-            `cu_seq_lens_q`, for layers whose GPU kernels know them.
+            `cu_seq_lens_q`, for layers whose GPU kernels know them. Layers that take no such arguments are run segment
+            by segment in either way.
+
+    Raises:
+        PadlessError: For any other way.
     """
-    base = {"segmentwise": Segmentwise, "fused": Fused}[way]
+    if way not in WAYS:
+        raise PadlessError(f"stateful={way!r} is unknown; there are {', '.join(WAYS)}")
     kind = type(layer)
+    listens = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(kind.forward).parameters.values())
+    base = Fused if way == "fused" and listens else Segmentwise
     if not issubclass(kind, _Isolated):
         layer.__class__ = type(f"{base.__name__}{kind.__name__}", (base, kind), {"__module__": __name__})
 
@@ -40,6 +47,7 @@ class _Isolated:
 class Segmentwise(_Isolated):
     """Runs the layer's own forward once per distinct segment length."""
 
+    @torch.compiler.disable
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own forward, isolated in packed calls and untouched in others."""
         boundaries = _call_of(self).boundaries
@@ -52,6 +60,7 @@ class Segmentwise(_Isolated):
 class Fused(_Isolated):
     """Tells the layer's own forward the boundaries, in the two ways that fused kernels know."""
 
+    @torch.compiler.disable
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own forward, isolated in packed calls and untouched in others."""
         boundaries = _call_of(self).boundaries
