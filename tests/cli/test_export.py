@@ -34,10 +34,15 @@ def test_the_command_offers_what_the_library_writes() -> None:
 def test_every_format_is_written_beside_the_store(store: TokenStore, to: str, capsys: pytest.CaptureFixture) -> None:
     assert run("export", store.path, "--to", to) == 0
     printed = capsys.readouterr().out
-    folder = store.path.with_name(f"out-{to}")
-    assert (folder / "export.json").exists()
-    assert f"{folder}: 2 rows, 3 segments, 9 tokens, 6 targets as {to}" in printed
+    assert (store.path.with_name(f"out-{to}") / "export.json").exists()
+    assert f"out-{to}: 2 rows, 3 segments, 9 tokens, 6 targets as {to}" in printed
     assert ("left out: 1 segments of one token" in printed) == (to == "nemo")
+
+
+def test_a_store_may_be_named_by_a_dot(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(store.path)
+    assert run("export", ".", "--to", "jsonl", "--quiet") == 0
+    assert (store.path.with_name("out-jsonl") / "export.json").exists()
 
 
 def test_what_a_split_costs_is_shown(store: TokenStore, capsys: pytest.CaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """`padless export`: write packed rows in other people's formats."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def command(store: Path, to: str, output: Path | None, capacity: int | None, as_
     from padless.training import PackedDataset
 
     dataset = PackedDataset(store, plan=capacity, align=1)
-    folder = output or store.with_name(f"{store.resolve().name}-{to}")
+    folder = output or _beside(store, to)
     started = time.perf_counter()
     with _progress(len(dataset), show=not (quiet or as_json)) as advance:
         done = export(dataset, folder, to=to, progress=advance)
@@ -43,6 +44,12 @@ def command(store: Path, to: str, output: Path | None, capacity: int | None, as_
         click.echo(json.dumps(done.to_dict() | {"seconds": time.perf_counter() - started}))
     elif not quiet:
         click.echo(_summary(done, time.perf_counter() - started))
+
+
+def _beside(store: Path, to: str) -> Path:
+    """`out-trl` beside `out`, also when the store is named as `.` or `..`."""
+    whole = store.resolve()
+    return Path(os.path.relpath(whole.with_name(f"{whole.name}-{to}")))
 
 
 def _summary(done: "Export", seconds: float) -> str:
