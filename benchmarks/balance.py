@@ -44,7 +44,11 @@ def dealt(p: Plan, rows: int, cost: Cost, window: int | None) -> tuple[float, fl
 
 
 def main() -> None:
-    lengths = np.load(DATA / "azure_llm_2023_conv_lengths.npy").sum(1)
+    file = DATA / "azure_llm_2023_conv_lengths.npy"
+    if not file.exists():
+        print(f"skipped: {file.name} is not in {DATA}; set PADLESS_TEST_DATA to the folder that holds it")
+        return
+    lengths = np.load(file).sum(1)
     p = plan(lengths, CAPACITY)
     print(f"{len(lengths):,} samples, {p.num_rows:,} rows of {CAPACITY:,}, {RANKS} ranks")
     for name, cost in COSTS.items():
