@@ -22,9 +22,9 @@ LOG_EVERY = 5.0  # seconds
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("--to", "to", type=click.Choice(FORMATS), required=True, help="Whose format.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A new folder; STORE-FORMAT unless given.")
-@click.option("--capacity", type=int, help="Which saved plan; the only one unless given.")
+@click.option("-c", "--capacity", type=int, metavar="N", help="Which saved plan; the only one unless given.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors (and --json).")
 def command(store: Path, to: str, output: Path | None, capacity: int | None, as_json: bool, quiet: bool) -> None:
     """Write the rows of STORE, as one of its plans has them, in another format.
 
