@@ -40,9 +40,11 @@ def functions_of(source: bytes, name: str) -> Iterator[dict[str, str]]:
         indent = " " * node.col_offset
         whole = [line.removeprefix(indent) for line in lines[node.lineno - 1 : node.end_lineno]]
         size = docstring_end - node.lineno + 1
+        # The line's end goes with the body: as tokens it belongs to the indentation after it, and a token across the
+        # border would hold a piece of the prompt.
         yield {
-            "prompt": "".join(whole[:size]),
-            "completion": "".join(whole[size:]).rstrip() + "\n",
+            "prompt": "".join(whole[:size]).rstrip(),
+            "completion": "\n" + "".join(whole[size:]).rstrip() + "\n",
             "source": f"{name}:{node.lineno}",
         }
 

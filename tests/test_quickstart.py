@@ -46,9 +46,9 @@ def test_functions_with_docstrings_are_cut_where_the_body_begins():
 
     found = list(functions_of(MODULE.encode(), "m.py"))
     assert [record["source"] for record in found] == ["m.py:4", "m.py:9", "m.py:12"]
-    assert found[0]["prompt"] == 'def area(self):\n    """Width times height."""\n'
-    assert found[0]["completion"] == "    # in square metres\n    return self.w * self.h\n"
-    assert found[1]["prompt"] == 'def outer(x):\n    """Says\n    more."""\n'
+    assert found[0]["prompt"] == 'def area(self):\n    """Width times height."""'
+    assert found[0]["completion"] == "\n    # in square metres\n    return self.w * self.h\n"
+    assert found[1]["prompt"] == 'def outer(x):\n    """Says\n    more."""'
     assert found[1]["completion"].endswith("\n\n    return inner(x)\n")
     assert list(functions_of(b"def f(:", "m.py")) == list(functions_of(b"\xff", "m.py")) == []
 
@@ -64,6 +64,7 @@ def test_the_corpus_is_code_and_always_in_the_same_order():
     found = list(samples())
     assert found == list(samples())
     assert len(found) > 100
+    assert not any(record["prompt"].endswith("\n") for record in found)
     for record in found:
         [function] = ast.parse(record["prompt"] + record["completion"]).body
         assert ast.get_docstring(function)
