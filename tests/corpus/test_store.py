@@ -1,7 +1,6 @@
 """The token store: what goes in comes out, without copies where none are needed."""
 
 import multiprocessing
-import os
 import pickle
 from pathlib import Path
 
@@ -105,9 +104,9 @@ def test_opening_reads_no_shard(tmp_path, monkeypatch):
 
 def test_reading_keeps_no_file_open(tmp_path):
     store = TokenStore.write(tmp_path, [[1, 2, 3]] * 50, vocab_size=10, shard_tokens=3)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     assert store.gather(range(50), [0] * 50, [3] * 50)[0].sum() == 300
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_slices_and_negative_numbers(tmp_path):

@@ -44,7 +44,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """Forget what a killed process was still writing."""
-    for leftover in folder.glob(f"{UNFINISHED}*"):
+    for leftover in folder.glob(f"*{UNFINISHED}*"):
         leftover.unlink()
 
 

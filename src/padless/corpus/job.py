@@ -199,7 +199,7 @@ def _differences(name: str, found: object, wanted: object) -> list[str]:
         return [
             line for key in keys for line in _differences(f"{name}.{key}".lstrip("."), found.get(key), wanted.get(key))
         ]
-    if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+    if isinstance(found, tuple) and isinstance(wanted, tuple) and len(found) == len(wanted):
         pairs = enumerate(zip(found, wanted, strict=True))
         return [line for i, (a, b) in pairs for line in _differences(f"{name}[{i}]", a, b)]
     return [] if found == wanted else [f"{name} was {_short(found)}, now {_short(wanted)}"]

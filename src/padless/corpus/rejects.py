@@ -64,7 +64,9 @@ class Rejects:
         self._file.close()
 
     def _kept(self, after: Position) -> bytes:
-        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        # A run that was killed at its very end has put the file in its place already.
+        found = [path for path in (self.path, self.path.with_name(REJECTED)) if path.exists()]
+        lines = found[0].read_bytes().splitlines(keepends=True) if found else []
         kept = [line for line in lines if line.endswith(b"\n") and _position(line) <= after]
         self.count = len(kept)
         return b"".join(kept)

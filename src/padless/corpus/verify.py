@@ -103,7 +103,7 @@ def _first(found: Iterator[str]) -> list[str]:
 def _files(folder: Path, entries: list) -> Iterator[str]:
     for entry in entries:
         yield from _file(folder / entry.name, entry)
-    for path in sorted(folder.glob(f"{UNFINISHED}*")):
+    for path in sorted(folder.glob(f"*{UNFINISHED}*")):
         yield f"{path.name} is left over from a run that did not end"
 
 
