@@ -1,65 +1,94 @@
 """Segment by segment on a fixed-shape kernel: the path for CPUs, MPS and GPUs without a varlen kernel.
 
-One autograd function runs the whole batch. Its forward and backward hand strided views of the packed tensors to the
-kernel and write results straight into packed buffers, so there is no mask over the row, no copy per segment and no
-autograd node per segment (slicing under autograd would make every segment's backward as large as the row).
+One autograd function runs the whole batch. Its forward and backward hand views of the packed tensors to the kernel
+and write results straight into packed buffers, so there is no mask over the row, no copy per segment and no autograd
+node per segment (slicing under autograd would make every segment's backward as large as the row). Very short segments
+are copied into padded batches, because a call costs more than a copy there.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from padless.attention.groups import Group, group
+from padless.attention import cost
+from padless.attention.groups import Group, Plan, plan
 from padless.attention.kernels import FlashCpu, Kernel, Spec, Written
 from padless.attention.pieces import BAND, cut
 from padless.attention.problem import Problem
+from padless.attention.segments import Segments
+
+# Below this many keys the flash kernel is slower in bfloat16 than in float32, its backward by up to nine times.
+WIDEN_BELOW = 256
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """What forward and backward share besides tensors.
+
+    Attributes:
+        segments: Whose segments.
+        plan: The kernel calls.
+        kernel: Who computes them.
+        scale: Multiplies the scores.
+        softcap: 0 is off.
+    """
+
+    segments: Segments
+    plan: Plan
+    kernel: Kernel
+    scale: float
+    softcap: float
+
+    def spec(self, group: Group) -> Spec:
+        """What the scores of one group go through."""
+        return Spec(scale=self.scale, softcap=self.softcap, causal=group.causal, seen=group.seen)
 
 
 def run(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     """Output `[Tq, Hq, Dv]` and log-sum-exp `[Tq, Hq]`; padding gives 0 and -inf."""
-    return _Segmented.apply(p.q, p.k, p.v, p.sinks, p)
+    return Attention.apply(p.q, p.k, p.v, p.sinks, job(p))
 
 
-def _kernel(p: Problem) -> Kernel:
-    """The flash kernel where it exists and can do it, plain matrix products elsewhere."""
-    return FlashCpu() if p.q.device.type == "cpu" and not p.softcap else Written()
-
-
-def _plan(p: Problem, kernel: Kernel) -> list[Group]:
-    """Groups of this batch, made by the first layer that asks and kept for the others."""
-    longest = BAND if isinstance(kernel, Written) else None
-    key = ("segmented", p.left, p.right, longest, p.q.device)
+def job(p: Problem) -> Job:
+    """The plan of this batch, made by the first layer that asks and kept on its segments for the others."""
+    kernel: Kernel = FlashCpu() if p.q.device.type == "cpu" and not p.softcap else Written()
+    heads = p.q.shape[1] * p.q.shape[2] / 64
+    key = ("segmented", p.left, p.right, type(kernel), heads, p.q.device)
     if key not in p.segments.cache:
-        p.segments.cache[key] = group(cut(p.segments, p.left, p.right, longest=longest), p.q.device)
-    return p.segments.cache[key]
+        pieces = cut(p.segments, p.left, p.right, longest=BAND if isinstance(kernel, Written) else None)
+        slots = (p.segments.q_slots, p.segments.k_slots)
+        p.segments.cache[key] = plan(pieces, slots, heads, cost.machine(), p.q.device)
+    return Job(
+        segments=p.segments, plan=p.segments.cache[key], kernel=kernel, scale=p.scale, softcap=p.softcap
+    )
 
 
-def _padded_values(p: Problem, kernel: Kernel, v: torch.Tensor) -> torch.Tensor:
-    """The flash kernel wants values as wide as keys (multi-head latent attention has narrower ones)."""
-    missing = p.q.shape[2] - v.shape[2]
-    if missing == 0 or isinstance(kernel, Written):
-        return v
-    return F.pad(v, (0, missing))
-
-
-def _forward(p: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    kernel = _kernel(p)
-    v = _padded_values(p, kernel, v)
-    out = torch.zeros(q.shape[0], q.shape[1], v.shape[2], dtype=q.dtype, device=q.device)
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    lse = torch.full(q.shape[:2], -torch.inf, dtype=wide, device=q.device)
-    for g in _plan(p, kernel):
-        spec = Spec(scale=p.scale, softcap=p.softcap, causal=g.causal, seen=g.seen)
-        o, m = kernel.forward(g.q.take(q), g.k.take(k), g.k.take(v), spec)
+def forward(
+    job: Job, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp of a whole batch."""
+    width = v.shape[2]
+    q, k, v = _one_width(job.kernel, q, k, v)
+    make = torch.empty if job.plan.covers_q else torch.zeros
+    out = make(q.shape[0], q.shape[1], v.shape[2], dtype=q.dtype, device=q.device)
+    lse = make(q.shape[:2], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32, device=q.device)
+    if not job.plan.covers_q:
+        lse.fill_(-torch.inf)
+    for g in job.plan.groups:
+        widen = _widens(job.kernel, g, q)
+        taken = (widen(g.q.take(q)), widen(g.k.take(k)), widen(g.k.take(v)))
+        o, m = job.kernel.forward(*taken, job.spec(g))
         g.q.put(out, o)
         g.q.put(lse[..., None], m[..., None])
-    return out[..., : p.v.shape[2]], lse
+    out = out[..., :width]
+    return (out, lse) if sinks is None else _with_sinks(job.segments, out, lse, sinks)
 
 
-def _backward(
-    p: Problem,
+def backward(
+    job: Job,
     grad: torch.Tensor,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -67,31 +96,37 @@ def _backward(
     out: torch.Tensor,
     lse: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    kernel = _kernel(p)
-    width = v.shape[2]
-    v, out, grad = (_padded_values(p, kernel, x) for x in (v, out, grad))
-    grad_q, grad_k, grad_v = (torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    for g in _plan(p, kernel):
-        spec = Spec(scale=p.scale, softcap=p.softcap, causal=g.causal, seen=g.seen)
-        taken = (g.q.take(grad), g.q.take(q), g.k.take(k), g.k.take(v), g.q.take(out))
-        dq, dk, dv = kernel.backward(*taken, g.q.take(lse[..., None])[..., 0], spec)
+    """Gradients of q, k and v for a whole batch."""
+    widths = q.shape[2], v.shape[2]
+    q, k, v, out, grad = _one_width(job.kernel, q, k, v, out, grad)
+    half = q.dtype in (torch.bfloat16, torch.float16)
+    summed = torch.float32 if job.plan.shared_keys and half else q.dtype
+    make_q = torch.empty if job.plan.covers_q else torch.zeros
+    make_k = torch.empty if job.plan.covers_k else torch.zeros
+    grad_q = make_q(q.shape, dtype=q.dtype, device=q.device)
+    grad_k, grad_v = (make_k(x.shape, dtype=summed, device=q.device) for x in (k, v))
+    for g in job.plan.groups:
+        widen = _widens(job.kernel, g, q)
+        taken = (g.q.take_zeroed(grad), g.q.take(q), g.k.take(k), g.k.take(v), g.q.take(out))
+        m = g.q.take(lse[..., None])[..., 0]
+        dq, dk, dv = job.kernel.backward(*(widen(x) for x in taken), m, job.spec(g))
         g.q.put(grad_q, dq)
         write = g.k.add if g.shared_keys else g.k.put
         write(grad_k, dk)
         write(grad_v, dv)
-    return grad_q, grad_k, grad_v[..., :width]
+    return grad_q[..., : widths[0]], grad_k.to(k.dtype)[..., : widths[0]], grad_v.to(v.dtype)[..., : widths[1]]
 
 
-class _Segmented(torch.autograd.Function):
+class Attention(torch.autograd.Function):
+    """Forward and backward of a whole batch as one autograd node; no gradient flows through the log-sum-exp."""
+
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, p: Problem
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, job: Job
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        out, lse = _forward(p, q, k, v)
-        if sinks is not None:
-            out, lse = _with_sinks(out, lse, sinks)
+        out, lse = forward(job, q, k, v, sinks)
         ctx.save_for_backward(q, k, v, sinks, out, lse)
-        ctx.problem = p
+        ctx.job = job
         ctx.mark_non_differentiable(lse)
         return out, lse
 
@@ -99,26 +134,44 @@ class _Segmented(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, k, v, sinks, out, lse = ctx.saved_tensors
-        grad = grads[0]
-        if grad.stride(-1) != 1:
-            grad = grad.contiguous()
-        grad_q, grad_k, grad_v = _backward(ctx.problem, grad, q, k, v, out, lse)
-        grad_sinks = None if sinks is None else _sinks_grad(grad, out, lse, sinks)
-        return grad_q, grad_k, grad_v, grad_sinks, None
+        grad = grads[0] if grads[0].stride(-1) == 1 else grads[0].contiguous()
+        found = backward(ctx.job, grad, q, k, v, out, lse)
+        grad_sinks = None if sinks is None else sinks_grad(grad, out, lse, sinks)
+        return *found, grad_sinks, None
+
+
+def _one_width(kernel: Kernel, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The flash kernel wants one head size; zeros beside narrower values (latent attention) or keys change nothing."""
+    width = max(x.shape[2] for x in tensors)
+    if isinstance(kernel, Written):
+        return list(tensors)
+    return [x if x.shape[2] == width else F.pad(x, (0, width - x.shape[2])) for x in tensors]
+
+
+def _widens(kernel: Kernel, group: Group, like: torch.Tensor) -> Any:
+    """Float32 for the groups whose half-precision kernel is the slower one."""
+    half = like.dtype in (torch.bfloat16, torch.float16)
+    if half and isinstance(kernel, FlashCpu) and group.longest < WIDEN_BELOW:
+        return torch.Tensor.float
+    return lambda x: x
 
 
 def _with_sinks(
-    out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor
+    segments: Segments, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A sink takes its share of every softmax; handing the backward this output and log-sum-exp makes it exact."""
     total = torch.logaddexp(lse, sinks.to(lse.dtype))
     share = torch.exp(lse - total)
+    padding = segments.padding(lse.device)
+    if len(padding):
+        total.index_fill_(0, padding, -torch.inf)
     return (out * share[..., None]).to(out.dtype), total
 
 
-def _sinks_grad(
+def sinks_grad(
     grad: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor
 ) -> torch.Tensor:
-    """The sink's weight times minus the value it displaces, summed over queries."""
-    weight = torch.exp(sinks.to(lse.dtype) - lse)
-    return -(weight * (grad.to(lse.dtype) * out.to(lse.dtype)).sum(-1)).sum(0).to(sinks.dtype)
+    """The sink's weight times minus what it takes away, summed over queries."""
+    taken = (grad.to(lse.dtype) * out.to(lse.dtype)).sum(-1)
+    weight = torch.exp(sinks.to(lse.dtype) - lse).masked_fill(torch.isneginf(lse), 0.0)
+    return -(weight * taken).sum(0).to(sinks.dtype)

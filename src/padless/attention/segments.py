@@ -141,6 +141,16 @@ class Segments:
         starts, lengths = (self.q_starts, self.q_lengths) if side == "q" else (self.k_starts, self.k_lengths)
         return np.repeat(starts - _starts(lengths), lengths) + np.arange(lengths.sum())
 
+    def padding(self, device: Any) -> Any:
+        """Query slots that hold no real token, as an int64 tensor on `device`; made once."""
+        import torch
+
+        key = ("padding", torch.device(device))
+        if key not in self.cache:
+            slots = np.setdiff1d(np.arange(self.q_slots), self.real("q"), assume_unique=True)
+            self.cache[key] = torch.from_numpy(slots).to(device)
+        return self.cache[key]
+
 
 def _starts(lengths: np.ndarray) -> np.ndarray:
     """Exclusive prefix sum."""
