@@ -236,6 +236,16 @@ class TestTheProbe:
         with pytest.raises(ViolationError, match=r"leaks.*first in model\.layers\.0\.conv"):
             probe(model)
 
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_in_models_with_experts_it_asks_each_part_by_itself(self, dtype):
+        model = tiny_model("qwen3_next", dtype=dtype)
+        prepare(model)
+        layer = model.model.layers[0].linear_attn
+        layer.out_proj.weight.data.mul_(1e-3)  # a leak far below what rounding may do after experts in bfloat16
+        layer.__class__ = type(layer).__mro__[3]
+        with pytest.raises(ViolationError, match=r"leaks.*first in model\.layers\.0\.linear_attn"):
+            probe(model)
+
     def test_it_finds_attention_that_ignores_boundaries(self):
         model = tiny_model("opt")
         prepare(model)
@@ -252,6 +262,13 @@ class TestTheProbe:
         )
         with pytest.raises(ViolationError, match="isolated but wrong"):
             probe(model)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("name", ["llama", "gpt_oss", "mixtral", "bamba", "gemma2", "bert"])
+    def test_it_refuses_no_sound_model_for_its_rounding(self, name, dtype):
+        report = prepare(tiny_model(name, dtype=dtype))
+        assert report.probe is not None
+        assert report.probe.moved < 0.05
 
     def test_it_leaves_modes_and_gradients_alone(self):
         model = tiny_model("llama").train()

@@ -1,11 +1,12 @@
 """The probe: two tiny rows through the very model, to see that segments do not feel each other.
 
 Three questions: does segment 2 stay put when segment 1 changes; does segment 1 stay put when segment 2 changes; and
-does each segment come out as it does alone. The first two are answered to the bit, except in models with experts, where
-the number of tokens per expert moves the rounding.
+does each segment come out as it does alone. The first two are answered to the bit. In models with experts the number of
+tokens per expert moves the rounding of all that follows, so there each part without experts is asked by itself.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import torch
 
 from padless.errors import PadlessError, ViolationError
+from padless.frameworks.transformers.leaks import first_leak, has_experts, largest, leaking_part
 
 LENGTHS = ((7, 9), (5, 11))  # two rows of 16
 _ROUNDING = 32  # units in the last place of the largest logit: what a different order of summation may do
 _ALONE = {torch.float64: 1e-4, torch.float32: 1e-3}  # relative; Transformers computes parts in float32 in either
-_ALONE_LOW = 0.1  # bfloat16 and float16
+_ALONE_LOW = {False: 0.1, True: 0.5}  # bfloat16 and float16; with experts, rounding sends tokens to other experts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,21 +60,27 @@ def probe(model: Any) -> ProbeResult:
                 f"{type(error).__name__}: {error}"
             ) from error
         other = (tokens + 1) % _vocabulary(model)
-        moved = 0.0
+        moved, allowed = 0.0, _allowed_movement(model, packed.dtype)
         for changed in (0, 1):
             mask = _segment_mask(changed, tokens.device)
             again = _packed(model, torch.where(mask, other, tokens))
-            allowed = _allowed_movement(model, packed.dtype)
-            difference = _largest(again - packed, ~mask) / (_largest(packed, ~mask) or 1.0)
+            difference = largest(again - packed, ~mask) / (largest(packed, ~mask) or 1.0)
             moved = max(moved, difference)
-            if difference > allowed:
-                layer = _first_leak(model, tokens, torch.where(mask, other, tokens), ~mask, allowed)
+            if not difference <= allowed:  # NaN is no answer
+                run = functools.partial(_packed, model)
+                layer = first_leak(model, run, tokens, torch.where(mask, other, tokens), ~mask, allowed)
                 raise ViolationError(
                     f"{type(model).__name__} leaks: changing one segment moved the other by {difference:.1e} of its "
                     f"size, first in {layer}; it cannot be packed as it is"
                 )
+            layer = leaking_part(model, lambda: _packed(model, tokens), mask) if allowed else None
+            if layer is not None:
+                raise ViolationError(
+                    f"{type(model).__name__} leaks: changing one segment moved the other, first in {layer}; it "
+                    "cannot be packed as it is"
+                )
         apart = _distance_from_alone(model, tokens, packed)
-    if not apart <= _ALONE.get(packed.dtype, _ALONE_LOW):
+    if not apart <= _ALONE.get(packed.dtype, _ALONE_LOW[allowed > 0.0]):
         raise ViolationError(
             f"{type(model).__name__} is isolated but wrong: packed segments differ from the same segments alone by "
             f"{apart:.1e} of their size; positions or masks of this architecture do not survive packing"
@@ -128,12 +136,7 @@ def _distance_from_alone(model: Any, tokens: torch.Tensor, packed: torch.Tensor)
 
 
 def _allowed_movement(model: Any, dtype: torch.dtype) -> float:
-    has_experts = any("expert" in name for name, _ in model.named_modules())
-    return _ROUNDING * torch.finfo(dtype).eps if has_experts else 0.0
-
-
-def _largest(values: torch.Tensor, where: torch.Tensor) -> float:
-    return float(values[where].abs().max())
+    return _ROUNDING * torch.finfo(dtype).eps if any(map(has_experts, model.named_modules())) else 0.0
 
 
 @contextmanager
@@ -146,33 +149,3 @@ def _evaluation(model: Any) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
-
-
-def _first_leak(model: Any, tokens: torch.Tensor, changed: torch.Tensor, watched: torch.Tensor, allowed: float) -> str:
-    """Name of the first module, in the order of computing, whose output moved where nothing had changed."""
-    before, after = (_record(model, each) for each in (tokens, changed))
-    for name, output in before.items():
-        comparable = name in after and after[name].shape == output.shape
-        if comparable and _largest(after[name] - output, watched) > allowed * _largest(output, watched):
-            return f"{name} ({type(model.get_submodule(name)).__name__})"
-    return "a step between its layers"
-
-
-def _record(model: Any, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-    outputs: dict[str, torch.Tensor] = {}
-
-    def keep(name: str) -> Any:
-        def hook(_module: Any, _args: Any, output: Any) -> None:
-            first = output[0] if isinstance(output, tuple) else output
-            if isinstance(first, torch.Tensor) and first.shape[:2] == tokens.shape:
-                outputs.setdefault(name, first.detach().clone())
-
-        return hook
-
-    handles = [module.register_forward_hook(keep(name)) for name, module in model.named_modules() if name]
-    try:
-        _packed(model, tokens)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return outputs
