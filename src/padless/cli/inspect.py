@@ -21,7 +21,7 @@ SHOWN_TOKENS = 120  # of a segment's text, half from each end, unless --full
 @click.option("--full", is_flag=True, help="Show whole texts, not their beginnings and ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(store: Path, row: int | None, sample: int | None, capacity: int | None, full: bool, as_json: bool) -> None:
-    """Look at rows in the terminal: segments, positions, text with targets in bold, padding and why it is left."""
+    """Look at rows in the terminal: segments, positions, text with targets marked, padding and why it is left."""
     from padless.corpus import TokenStore
     from padless.errors import PadlessError
 
@@ -125,7 +125,8 @@ def _show_segment(number: int, segment: dict[str, Any], tokenizer: Any, full: bo
         + click.style(f"sample {segment['sample']}{piece} ({segment['source']}:{segment['record']})", dim=True)
     )
     for text, is_target in _runs(segment["tokens"], segment["targets"], tokenizer, full):
-        click.echo("    " + "\n    ".join(_styled(line, is_target) for line in text.split("\n")))
+        margin = "  > " if is_target else "    "  # the mark that survives where colours do not
+        click.echo("\n".join(margin + _styled(line, is_target) for line in text.split("\n")))
     if segment["alignment_padding"]:
         click.secho(f"    {segment['alignment_padding']} slots of alignment padding", dim=True)
 

@@ -37,6 +37,18 @@ class LazyGroup(click.Group):
             return None
         return importlib.import_module(f"padless.cli.{cmd_name}").command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; for an unknown one, say which may have been meant."""
+        if args[0] not in COMMANDS:
+            import difflib
+
+            meant = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(COMMANDS)}"
+            ctx.fail(f"no such command: {args[0]}; {hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, importing none."""
         with formatter.section("Commands"):
@@ -59,7 +71,7 @@ def main(args: list[str] | None = None) -> None:
     except click.exceptions.Exit as error:
         code = error.exit_code
     except click.Abort:
-        click.echo("padless: interrupted; run the same command to go on", err=True)
+        click.echo("padless: interrupted; the same command goes on where this one stopped", err=True)
         code = 130
     except click.ClickException as error:
         error.show()

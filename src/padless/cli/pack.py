@@ -24,6 +24,7 @@ The same command goes on after a kill. Nothing is cut, dropped or skipped unless
 )
 @click.option("--field", metavar="NAME", help="Field that holds the data; PROMPT,COMPLETION for a pair.")
 @click.option("--chat-template", metavar="FILE", help="Jinja file, or chatml. Default: the tokenizer's own.")
+@click.option("--template-date", metavar="YYYY-MM-DD", help="The day that a template asking for one sees.")
 @click.option("--eod", metavar="TOKEN", help="Token (or id) that ends a sample. Default: the tokenizer's own.")
 @click.option("--no-eod", is_flag=True, help="Do not end samples with EOD.")
 @click.option(

@@ -149,7 +149,7 @@ def _encoder(request: PackRequest, sources: Sequence[Source], say: Say) -> Encod
     shape = detect_shape(first_record(sources).fields, request.field)
     targets = request.targets or {"messages": "assistant", "pair": "completion"}.get(shape.kind, "all")
     wants_template = shape.kind == "messages" or request.chat_template is not None
-    template = load_template(request.chat_template, tokenizer) if wants_template else None
+    template = load_template(request.chat_template, tokenizer, date=request.template_date) if wants_template else None
     files = sum(max(len(source.files), 1) for source in sources)
     say(
         f"{files} {sources[0].format} file{'s' if files > 1 else ''}, records of {shape}, "

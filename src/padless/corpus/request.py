@@ -24,6 +24,8 @@ class PackRequest:
             `completion` for pairs, `all` otherwise.
         field: The field that holds the data, `"PROMPT,COMPLETION"` for a pair; None finds it.
         chat_template: A file, `chatml`, or None for the tokenizer's own.
+        template_date: What a template's `strftime_now` sees, as YYYY-MM-DD; None leaves it undefined, because data that
+            depends on the day it was packed cannot be made again.
         eod: Token or id that ends a sample, in place of the tokenizer's own.
         add_eod: End every sample with exactly one EOD.
         oversize: `error`, `truncate`, `split` or `drop`.
@@ -43,6 +45,7 @@ class PackRequest:
     targets: Targets | None = None
     field: str | None = None
     chat_template: str | None = None
+    template_date: str | None = None
     eod: str | int | None = None
     add_eod: bool = True
     oversize: str = "error"

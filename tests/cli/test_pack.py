@@ -1,0 +1,251 @@
+"""`padless pack`: what it prints, what it refuses and in which words, what it leaves behind."""
+
+import gzip
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+Padless = Callable[..., tuple[int, str, str]]
+
+KEYS = [
+    "samples",
+    "tokens",
+    "targets",
+    "eod_tokens",
+    "rejected_records",
+    "rows",
+    "capacity",
+    "efficiency",
+    "padding_before",
+    "tail_padding",
+    "alignment_padding",
+    "truncated_samples",
+    "truncated_tokens",
+    "split_samples",
+    "dropped_samples",
+    "dropped_tokens",
+    "lower_bound",
+    "gap",
+    "seconds",
+    "tokens_per_second",
+]
+
+
+def jsonl(path: Path, *records: object) -> Path:
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in records), encoding="utf-8")
+    return path
+
+
+def test_json_has_the_documented_keys_and_counts(padless: Padless, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", {"text": "abcd"}, {"text": "ef"}, {"text": "g" * 20})
+    code, out, err = padless(
+        "pack", source, "-t", "bytes", "-c", 8, "-o", tmp_path / "out", "--oversize", "split", "--json"
+    )
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert sorted(found) == sorted(KEYS)
+    assert {key: found[key] for key in KEYS[:-2]} == {
+        "samples": 3,
+        "tokens": 5 + 3 + 21,
+        "targets": 4 + 2 + 20,
+        "eod_tokens": 3,
+        "rejected_records": 0,
+        "rows": 4,
+        "capacity": 8,
+        "efficiency": 29 / 32,
+        "padding_before": 1 - 29 / 40,
+        "tail_padding": 3,
+        "alignment_padding": 0,
+        "truncated_samples": 0,
+        "truncated_tokens": 0,
+        "split_samples": 1,
+        "dropped_samples": 0,
+        "dropped_tokens": 0,
+        "lower_bound": 4,
+        "gap": 0.0,
+    }
+
+
+def test_the_summary_says_what_was_found_what_was_cut_and_what_comes_next(padless: Padless, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", {"text": "abcd"}, {"text": "g" * 20}, "{", {"text": ""})
+    code, out, _ = padless(
+        "pack", source, "-t", "bytes", "-c", 8, "-o", tmp_path / "out", "--oversize", "truncate",
+        "--on-bad-record", "skip",
+    )  # fmt: skip
+    assert code == 0
+    assert "1 jsonl file, records of text (text), targets: all, tokenizer bytes (257 tokens)" in out
+    assert "Cut: 1 samples lost 13 tokens at their end (the store keeps them; no EOD was put in their place)" in out
+    assert "Rejected: 2 records, each with its reason in rejected.jsonl" in out
+    assert f"padless verify {tmp_path / 'out'}" in out
+    rejected = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
+    assert [(line["record"], line["where"]) for line in rejected] == [(3, f"{source}:3"), (4, f"{source}:4")]
+    assert all(line["reason"] for line in rejected)
+
+
+def test_quiet_prints_nothing(padless: Padless, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", {"text": "abcd"})
+    assert padless("pack", source, "-t", "bytes", "-c", 8, "-o", tmp_path / "out", "-q") == (0, "", "")
+
+
+def refused(padless: Padless, tmp_path: Path, *arguments: object) -> str:
+    """The one line that a refusal prints; nothing may be left behind."""
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = padless("pack", *arguments, "-o", tmp_path / "out")
+    assert code == 2
+    assert err.startswith("padless: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in out + err
+    assert sorted(tmp_path.rglob("*")) == before
+    return err
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ("{broken", ["d.jsonl:2", "not valid JSON"]),
+        ("[1, 2]", ["d.jsonl:2"]),
+        ({"text": 5}, ["d.jsonl:2", "text"]),
+        ({"body": "x"}, ["d.jsonl:2", "text"]),
+        ({"text": ""}, ["d.jsonl:2", "empty"]),
+        ({"text": None}, ["d.jsonl:2", "text"]),
+    ],
+)
+def test_a_bad_record_ends_the_run_with_its_file_line_and_reason(padless, tmp_path, record, words) -> None:
+    source = jsonl(tmp_path / "d.jsonl", {"text": "fine"}, record, {"text": "fine"})
+    line = refused(padless, tmp_path, source, "-t", "bytes", "-c", 64)
+    for word in [*words, "--on-bad-record skip"]:
+        assert word in line
+
+
+def test_invalid_utf8(padless: Padless, tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_bytes(b'{"text": "fine"}\n{"text": "\xff\xfe"}\n')
+    line = refused(padless, tmp_path, tmp_path / "d.jsonl", "-t", "bytes", "-c", 64)
+    assert "d.jsonl:2" in line
+    assert "UTF-8" in line or "utf-8" in line
+
+
+def test_unknown_shape_lists_what_was_seen_and_what_would_be_accepted(padless: Padless, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", {"headline": "x", "story": "y"})
+    line = refused(padless, tmp_path, source, "-t", "bytes", "-c", 64)
+    for word in ("headline", "story", "text", "messages", "prompt", "completion", "input_ids"):
+        assert word in line
+
+
+def test_empty_inputs(padless: Padless, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    assert "empty" in refused(padless, tmp_path, tmp_path / "empty.jsonl", "-t", "bytes", "-c", 64)
+    (tmp_path / "folder").mkdir()
+    assert "folder without data" in refused(padless, tmp_path, tmp_path / "folder", "-t", "bytes", "-c", 64)
+    assert "does not exist" in refused(padless, tmp_path, tmp_path / "no.jsonl", "-t", "bytes", "-c", 64)
+    assert "no file matches" in refused(padless, tmp_path, tmp_path / "*.parquet", "-t", "bytes", "-c", 64)
+
+
+def test_wrong_settings(padless: Padless, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", {"text": "abc"})
+    assert "capacity 1 is too small" in refused(padless, tmp_path, source, "-t", "bytes", "-c", 1)
+    assert "align 16 is larger than the capacity 8" in refused(
+        padless, tmp_path, source, "-t", "bytes", "-c", 8, "--align", 16
+    )
+    assert "no/such" in refused(padless, tmp_path, source, "-t", "no/such/tokenizer.json", "-c", 8)
+    assert "do not go with records of text" in refused(
+        padless, tmp_path, source, "-t", "bytes", "-c", 8, "--targets", "assistant"
+    )
+    assert "chat template" in refused(
+        padless, tmp_path, source, "-t", "bytes", "-c", 8, "--chat-template", "nope.jinja"
+    )
+
+
+def test_a_tokenizer_without_eod(padless: Padless, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?")).save(str(tmp_path / "t.json"))
+    source = jsonl(tmp_path / "d.jsonl", {"text": "a"})
+    line = refused(padless, tmp_path, source, "-t", tmp_path / "t.json", "-c", 8)
+    assert "has no EOD token" in line
+
+
+def test_token_ids_outside_the_vocabulary(padless: Padless, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", {"input_ids": [1, 2, 3]}, {"input_ids": [1, 300]})
+    line = refused(padless, tmp_path, source, "-t", "bytes", "-c", 8)
+    assert "d.jsonl:2" in line
+    assert "300, outside the vocabulary of bytes (0 to 256)" in line
+
+
+def test_oversize_names_the_options_and_the_first_five(padless: Padless, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", *({"text": "x" * n} for n in (3, 30, 4, 31, 32, 33, 34, 35)))
+    line = refused(padless, tmp_path, source, "-t", "bytes", "-c", 16)
+    for number, length in ((2, 31), (4, 32), (5, 33), (6, 34), (7, 35)):
+        assert f"d.jsonl:{number} ({length} tokens)" in line
+    assert "d.jsonl:8" not in line
+    for option in ("--oversize truncate", "split", "drop", "--capacity"):
+        assert option in line
+
+
+def test_unreadable_files(padless: Padless, tmp_path: Path) -> None:
+    """Root reads everything, so as root the test becomes somebody else for a moment."""
+    with tempfile.TemporaryDirectory() as elsewhere:
+        folder = Path(elsewhere)
+        folder.chmod(0o755)
+        source = jsonl(folder / "d.jsonl", {"text": "a"})
+        source.chmod(0)
+        me = os.geteuid()
+        if me == 0:
+            os.seteuid(65534)
+        try:
+            code, _, err = padless("pack", source, "-t", "bytes", "-c", 8, "-o", folder / "out")
+        finally:
+            os.seteuid(me)
+    assert code == 2
+    assert f"cannot read {source}: Permission denied" in err
+    assert err.count("\n") == 1
+
+
+def test_an_unwritable_place(padless: Padless, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", {"text": "abc"})
+    (tmp_path / "file").write_text("in the way")
+    code, _, err = padless("pack", source, "-t", "bytes", "-c", 8, "-o", tmp_path / "file" / "out")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "Not a directory" in err
+
+
+def test_every_format_gives_the_same_tokens(padless: Padless, tmp_path: Path, monkeypatch, capsys) -> None:
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from padless import TokenStore
+
+    texts = [f"line {n} " + "x" * (n % 7) for n in range(50)]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    (tmp_path / "plain.jsonl").write_bytes(lines)
+    (tmp_path / "zipped.jsonl.gz").write_bytes(gzip.compress(lines))
+    with pa.CompressedOutputStream(str(tmp_path / "zipped.jsonl.zst"), "zstd") as out:
+        out.write(lines)
+    table = pa.table({"text": texts})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=7)
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=9)
+    datasets.Dataset.from_dict({"text": texts}).save_to_disk(str(tmp_path / "hf"))
+    (tmp_path / "texts").mkdir()
+    for number, text in enumerate(texts):
+        (tmp_path / "texts" / f"{number:03}.txt").write_text(text)
+    capsys.readouterr()  # datasets shows a bar
+    inputs = ["plain.jsonl", "zipped.jsonl.gz", "zipped.jsonl.zst", "t.parquet", "t.arrow", "hf", "texts", "-"]
+    found = []
+    for number, name in enumerate(inputs):
+        if name == "-":
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
+        source = name if name == "-" else tmp_path / name
+        code, _, err = padless("pack", source, "-t", "bytes", "-c", 64, "-o", tmp_path / f"out{number}", "-q")
+        assert (code, err) == (0, ""), name
+        store = TokenStore(tmp_path / f"out{number}")
+        found.append(np.concatenate([sample.input_ids for sample in store]).tolist())
+        assert store.source_of(49)[1] == 50
+    assert all(tokens == found[0] for tokens in found)
