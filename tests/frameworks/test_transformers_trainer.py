@@ -146,3 +146,20 @@ def test_sft_trainer_takes_packed_rows(batch, tmp_path):
     trainer.train()
     per_step = 2 * batch * ACCUMULATION
     compare(model, by_hand(plain, [texts[:per_step], texts[per_step:]]), start)
+
+
+def test_trainer_takes_rows_of_a_packed_store(tmp_path):
+    from padless import TokenStore, plan
+    from padless.training import PackedDataset
+
+    texts = [text["input_ids"] for text in samples()]
+    store = TokenStore.write(tmp_path / "store", texts, vocab_size=VOCABULARY)
+    dataset = PackedDataset(store, plan=plan(store.lengths, 16))
+    model = tiny_model("llama")
+    plain = copy.deepcopy(model)
+    start = {key: value.detach().clone() for key, value in model.named_parameters()}
+    prepare(model)
+    arguments = TrainingArguments(**settings(tmp_path, 1))
+    Trainer(model=model, args=arguments, train_dataset=dataset, data_collator=PackedCollator()).train()
+    steps = [[int(i) for row in pair for i in dataset.plan.row(row)[0]] for pair in ((0, 1), (2, 3))]
+    compare(model, by_hand(plain, [[{"input_ids": texts[i]} for i in step] for step in steps]), start)
