@@ -7,12 +7,15 @@ import random
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from padless.corpus.encoded import Position
 from padless.corpus.job import pack
 from padless.corpus.lock import exclusive
+from padless.corpus.rejects import Rejects
 from padless.errors import PadlessError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -149,3 +152,49 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(PadlessError, match="longer than a row of 64 tokens"):
         pack(source, tokenizer="bytes", capacity=64, output=tmp_path / "out", shard_tokens=4)
     assert not (tmp_path / "out").exists()
+
+
+DIES_AMONG_WORKERS = """
+import multiprocessing, os, signal
+from padless.corpus import encoded
+
+with encoded._executor(2, None) as submit:
+    waiting = [submit(0, None) for _ in range(8)]
+    [future.exception() for future in waiting]
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _lives(process: str) -> bool:
+    try:
+        return Path("/proc", process, "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_workers_end_when_their_run_is_killed() -> None:
+    done = subprocess.run([sys.executable, "-c", DIES_AMONG_WORKERS], capture_output=True, text=True, check=False)
+    workers = done.stdout.split()
+    assert workers, done.stderr
+    deadline = time.monotonic() + 20
+    while any(map(_lives, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_lives, workers))
+
+
+def test_what_was_rejected_survives_a_kill_while_a_run_takes_up_its_work(tmp_path: Path, monkeypatch) -> None:
+    part = tmp_path / "rejected.jsonl.part"
+    part.write_text('{"source": 0, "record": 3}\n{"source": 0, "record": 9}\n')
+
+    def kill(*arguments) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", kill)
+    with pytest.raises(KeyboardInterrupt):
+        Rejects(tmp_path, Position(0, 5))
+    monkeypatch.undo()
+    rejects = Rejects(tmp_path, Position(0, 5))
+    assert rejects.count == 1
+    assert part.read_text() == '{"source": 0, "record": 3}\n'
+    rejects.close()

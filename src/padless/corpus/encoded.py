@@ -1,11 +1,13 @@
 """Raw batches to blocks of tokens: the part of the job that may run anywhere, in any order."""
 
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -99,11 +101,18 @@ _encoder: Encoder | None = None  # of a worker process, set once by its initiali
 
 
 def _settle(encoder: Encoder) -> None:
-    import os
-
     global _encoder  # noqa: PLW0603 - how a process pool hands a worker what it keeps
+    Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     _encoder = encoder
+
+
+def _end_with_parent() -> None:
+    """A worker waits for work on a pipe that its siblings hold open too, so a killed parent would leave it for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _encode_here(index: int, batch: RawBatch) -> Encoded:

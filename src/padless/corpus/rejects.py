@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from padless.corpus.durable import write_bytes
 from padless.corpus.encoded import Position
 from padless.corpus.manifest import FileEntry
 from padless.corpus.sources import BadRecord
@@ -27,7 +28,7 @@ class Rejects:
         self.path = folder / f"{REJECTED}.part"
         self.count = 0
         kept = b"" if after is None else self._kept(after)
-        self.path.write_bytes(kept)
+        write_bytes(self.path, kept)  # atomically: a kill right here must not lose what an earlier run wrote down
         self._file = self.path.open("ab")
 
     def add(self, source: int, records: Iterable[BadRecord]) -> None:
