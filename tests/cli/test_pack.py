@@ -1,10 +1,16 @@
 """`padless pack`: what it prints, what it refuses and in which words, what it leaves behind."""
 
+import contextlib
 import gzip
 import io
 import json
 import os
+import pty
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,7 +85,7 @@ def test_the_summary_says_what_was_found_what_was_cut_and_what_comes_next(padles
         "--on-bad-record", "skip",
     )  # fmt: skip
     assert code == 0
-    assert "1 jsonl file, records of text (text), targets: all, tokenizer bytes (257 tokens)" in out
+    assert "1 jsonl file, records of text (text), targets: all, tokenizer bytes (257 tokens)\n" in out
     assert "Cut: 1 samples lost 13 tokens at their end (the store keeps them; no EOD was put in their place)" in out
     assert "Rejected: 2 records, each with its reason in rejected.jsonl" in out
     assert f"padless verify {tmp_path / 'out'}" in out
@@ -249,3 +255,57 @@ def test_every_format_gives_the_same_tokens(padless: Padless, tmp_path: Path, mo
         found.append(np.concatenate([sample.input_ids for sample in store]).tolist())
         assert store.source_of(49)[1] == 50
     assert all(tokens == found[0] for tokens in found)
+
+
+def test_progress_is_a_log_line_now_and_then_where_there_is_no_terminal(padless, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("padless.cli._progress.EVERY", 0.0)
+    source = jsonl(tmp_path / "d.jsonl", *({"text": "abc"} for _ in range(10)))
+    _, _, err = padless("pack", source, "-t", "bytes", "-c", 64, "-o", tmp_path / "out")
+    lines = [line for line in err.splitlines() if line.startswith("padless: ")]
+    assert [line.split(", ", 1)[1] for line in lines] == [
+        "hashing the inputs",
+        "packing 99% 10 samples, 40 tokens",
+        "planning rows 10 samples, 40 tokens",
+    ]
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_a_state_that_the_same_command_goes_on_from(tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", *({"text": "abc" * (n % 50 + 1)} for n in range(60_000)))
+    command = [
+        sys.executable, "-m", "padless", "pack", str(source), "-t", "bytes", "-c", "512", "-o", str(tmp_path / "out"),
+    ]  # fmt: skip
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not (tmp_path / "out" / "job.json").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert err.strip().splitlines()[-1] == "padless: interrupted; the same command goes on where this one stopped"
+    assert not list((tmp_path / "out").glob("*unfinished*"))
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]["samples"] == 60_000
+
+
+def test_on_a_terminal_there_is_a_bar_and_it_leaves_the_results_alone(tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", *({"text": "abc" * 50} for _ in range(20_000)))
+    terminal, end = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "padless", "pack", source, "-t", "bytes", "-c", "512", "-o", tmp_path / "out"],
+        stdout=subprocess.PIPE,
+        stderr=end,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        check=False,
+    )
+    os.close(end)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone when all was read
+        while part := os.read(terminal, 65536):
+            shown += part
+    os.close(terminal)
+    assert done.returncode == 0, shown
+    assert b"packing" in shown
+    assert b"targets: all, tokenizer bytes" in shown
+    assert b"20,000 samples" in done.stdout
+    assert b"\x1b" not in done.stdout

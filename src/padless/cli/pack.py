@@ -55,14 +55,14 @@ def command(inputs: tuple[str, ...], as_json: bool, quiet: bool, no_eod: bool, *
 
     request = PackRequest(inputs=inputs, add_eod=not no_eod, **settings)
     silent = quiet or as_json
-    with progress(silent) as update:
+    with progress(silent) as shown:
 
         def report(state: Progress) -> None:
             fraction = state.read / state.total if 0 < state.read <= state.total else None
             detail = f"{state.samples:,} samples, {state.tokens:,} tokens" if state.samples else ""
-            update(state.phase, fraction, detail)
+            shown.update(state.phase, fraction, detail)
 
-        summary = run(request, report=report, say=lambda line: None if silent else click.echo(f"  {line}"))
+        summary = run(request, report=report, say=lambda line: shown.say(f"  {line}"))
     if as_json:
         click.echo(json.dumps(summary.to_dict(), indent=2))
     elif not quiet:

@@ -24,8 +24,8 @@ def command(store: Path, as_json: bool, quiet: bool) -> None:
     """Check every promise that needs no model. Exit code 1 when one does not hold."""
     from padless.corpus.verify import verify
 
-    with progress(quiet or as_json) as update:
-        checks = verify(store, report=lambda name: update(f"checking {name}", None, ""))
+    with progress(quiet or as_json) as shown:
+        checks = verify(store, report=lambda name: shown.update(f"checking {name}", None, ""))
     broken = [check for check in checks if check.violations]
     if as_json:
         findings = [{"name": c.name, "seen": c.seen, "violations": list(c.violations)} for c in checks]
