@@ -89,6 +89,16 @@ def test_changed_inputs_are_refused(source: Path, tmp_path: Path) -> None:
         pack(source, **settings)
 
 
+def test_an_input_that_changes_while_it_is_read_is_refused(source: Path, tmp_path: Path) -> None:
+    def touch(progress) -> None:
+        if progress.phase == "packing":
+            os.utime(source, ns=(1, 1))
+
+    with pytest.raises(PadlessError, match="changed while it was being packed"):
+        pack(source, tokenizer="bytes", capacity=256, output=tmp_path / "o", on_bad_record="skip", report=touch)
+    assert not (tmp_path / "o").exists()
+
+
 def _hold(folder: str, ready, done) -> None:
     with exclusive(Path(folder)):
         ready.set()

@@ -124,6 +124,7 @@ def run(request: PackRequest, *, report: Report, say: Say) -> Summary:
     sources = find_sources(request.inputs, on_ignored=lambda path: say(f"left out {path}: no data by its name"))
     encoder = _encoder(request, sources, say)
     report(Progress(phase="hashing the inputs"))
+    before = _stamps(sources)
     job = _job(request, sources, encoder)
     folder = request.output
     fresh = not folder.exists()
@@ -135,7 +136,7 @@ def run(request: PackRequest, *, report: Report, say: Say) -> Summary:
                 (folder / JOB).unlink(missing_ok=True)  # a kill between the last two steps left it
                 say(f"{folder} holds the result of this very command already")
                 return summarise(TokenStore(folder))
-            notes = _make(folder, job, request, sources, encoder, report, say)
+            notes = _make(folder, job, request, sources, encoder, before, report, say)
     except OSError as error:
         raise PadlessError(_system_says(error, folder)) from error
     finally:
@@ -183,6 +184,19 @@ def _job(request: PackRequest, sources: Sequence[Source], encoder: Encoder) -> J
     )
 
 
+def _stamps(sources: Sequence[Source]) -> dict[Path, tuple[int, int]]:
+    """Size and time of change of every file that is read."""
+    paths = [source.path / name for source in sources for name in source.files or ("",)]
+    return {path: (found.st_size, found.st_mtime_ns) for path in paths for found in [path.stat()]}
+
+
+def _refuse_changed(before: dict[Path, tuple[int, int]], after: dict[Path, tuple[int, int]]) -> None:
+    """Raise when a file changed between being hashed and being read: the manifest would name other content."""
+    changed = [path.as_posix() for path in before if before[path] != after[path]]
+    if changed:
+        raise PadlessError(f"{changed[0]} changed while it was being packed; pack again when nothing writes to it")
+
+
 def _refuse_other(folder: Path, found: Job, wanted: Job) -> None:
     """Raise when the folder holds another job, naming every setting that differs."""
     differences = _differences("", msgspec.to_builtins(found), msgspec.to_builtins(wanted))
@@ -216,6 +230,7 @@ def _make(
     request: PackRequest,
     sources: Sequence[Source],
     encoder: Encoder,
+    before: dict[Path, tuple[int, int]],
     report: Report,
     say: Say,
 ) -> Notes:
@@ -245,6 +260,7 @@ def _make(
             report(Progress(phase="packing", read=read, total=total, samples=writer.samples, tokens=writer.tokens))
         writer.flush()
         watch.finish()
+        _refuse_changed(before, _stamps(sources))
         report(Progress(phase="planning rows", samples=writer.samples, tokens=writer.tokens))
         _close(folder, job, writer, rejects, encoder, request.spec)
     except PadlessError:
