@@ -23,7 +23,7 @@ PRECISE_PARAMETERS = 100_000_000
 
 
 class FailedError(PadlessError):
-    """The user's own code raised; the text says which and how."""
+    """The user's own code raised; the text says which and how, the cause is chained."""
 
 
 class NoLossError(PadlessError):
@@ -35,7 +35,7 @@ def blamed_on(part: str) -> Iterator[None]:
     """Turn whatever the user's code raises into one line that names the part."""
     try:
         yield
-    except PadlessError:
+    except (FailedError, NoLossError):
         raise
     except Exception as error:  # noqa: BLE001 - anything may come out of a user's model
         text = str(error).strip().splitlines() or [""]
@@ -97,11 +97,11 @@ class Subject:
         """Where the samples lie in the inputs."""
         return locate(tokens_of(inputs).cpu().numpy(), samples)
 
-    def run(self, inputs: Any, *, train: bool = False) -> Any:
+    def run(self, inputs: Any, *, train: bool = False, seed: int = 0) -> Any:
         """One forward pass with a fixed seed; buffers that it changes are put back."""
         self.model.train(train)
         saved = [(buffer, buffer.clone()) for buffer in self.model.buffers()] if train else []
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         try:
             with blamed_on("the model"):
                 return self.call(self.model, inputs)
