@@ -119,6 +119,7 @@ def batch_from_segments(
         num_targets=int(np.count_nonzero(label_array != IGNORED)),
         max_seqlen=-1 if static is None else (capacity or static[0]),
         align=align,
+        static_segments=None if static is None else static[1],
         targets_lost=lost,
         media=media,
     )
@@ -199,6 +200,8 @@ def _positions(slots: _Slots, own, start: int, begins, dtype) -> np.ndarray:
     text = _ramps(slots.cuts[:-1] - offsets, slots.widths, dtype)
     if own is None:
         return text
+    if np.ndim(own) != 2:
+        raise PadlessError(f"position_ids must be [axes, tokens], axis 0 the text position; got {np.shape(own)}")
     axes = np.stack([slots.spread(axis, 0, dtype) for axis in own])
     real = slots.index
     if (axes[0][real] != text[real]).any():
@@ -241,9 +244,9 @@ def _weights(slots: _Slots, weights, labels: np.ndarray, sample_ids) -> np.ndarr
     owner = np.repeat(slots.ids, slots.widths)
     counts = np.bincount(owner, weights=wanted, minlength=len(slots.layout.lengths) + 1)
     if sample_ids is not None:
-        _, group = np.unique(
-            np.where(np.asarray(sample_ids) < 0, -1 - np.arange(len(sample_ids)), sample_ids), return_inverse=True
-        )
+        # Pieces of one sample share its weight; a segment that nobody named (-1) is a sample of its own.
+        named = np.where(np.asarray(sample_ids) < 0, -1 - np.arange(len(sample_ids)), sample_ids)
+        _, group = np.unique(named, return_inverse=True)
         counts[1:] = np.bincount(group, weights=counts[1:])[group]
     with np.errstate(divide="ignore"):
         per_target = (1 / counts).astype(np.float32)

@@ -42,6 +42,8 @@ class Batch:
         max_seqlen: Longest segment in real tokens, or more (static batches give the largest there may be).
         num_targets: Number of labels that are not -100: the denominator of the token mean.
         align: Every segment starts at a multiple of this.
+        static_segments: Of a batch of static shapes, the segments that `cu_seqlens` has entries for; None says that
+            shapes follow the data.
         targets_lost: Targets that are masked only because they became the first token of a segment (split samples).
         media: Extents of images and the like, carried along untouched.
 
@@ -71,6 +73,7 @@ class Batch:
     max_seqlen: int = -1
     num_targets: int = -1
     align: int = 1
+    static_segments: int | None = None
     targets_lost: int = 0
     media: Mapping[str, Any] | None = None
 
@@ -122,7 +125,7 @@ class Batch:
     @property
     def contiguous(self) -> bool:
         """Whether the real tokens are exactly the first `num_tokens` slots, so that no kernel needs a gather."""
-        return bool((self.cu_seqlens == self.cu_seqlens_padded).all())
+        return bool((self.cu_seqlens[: self.num_segments] == self.starts).all())
 
     def covering_cu_seqlens(self) -> tuple[Any, Any]:
         """Boundaries for kernels that must cover every slot, padding included as extra short segments.
@@ -130,9 +133,11 @@ class Batch:
         Returns:
             `(cu_seqlens, ids)`: int32[P + 1] from 0 to T, and int32[P] which segment (1..S) each piece is, 0 for
             padding. Real segments keep their exact lengths; padding is cut into pieces of at most
-            `padless.rows.layout.PAD_SEGMENT` slots.
+            `padless.rows.layout.PAD_SEGMENT` slots. In static batches P is the same whatever is in them: empty pieces
+            at T fill it up.
         """
-        cuts, ids = cover(tensors.host(self.starts), tensors.host(self.lengths), self.num_slots)
+        starts, lengths = tensors.host(self.starts), tensors.host(self.lengths)
+        cuts, ids = cover(starts, lengths, self.num_slots, most=self.static_segments)
         return tensors.like(cuts.astype(np.int32), self.input_ids), tensors.like(ids, self.input_ids)
 
     # Views ----------------------------------------------------------------------------------------------------------

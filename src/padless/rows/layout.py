@@ -63,6 +63,9 @@ def lay_out(
         >>> lay_out(np.array([3, 2, 4]), np.array([0, 2, 3]), capacity=8, align=2).starts
         array([ 0,  4,  8, 12])
     """
+    for name, value in {"capacity": capacity, "align": align, "pad_to_multiple": multiple}.items():
+        if value is not None and value < 1:
+            raise PadlessError(f"{name}={value} holds no slot; give at least 1")
     aligned = -(-lengths // align) * align
     ends = np.cumsum(aligned)
     before = np.concatenate([[0], ends])[row_offsets]
@@ -100,7 +103,9 @@ def _refuse_overfull(row_slots: np.ndarray, capacity: int, align: int) -> None:
         )
 
 
-def cover(starts: np.ndarray, lengths: np.ndarray, slots: int, longest: int = PAD_SEGMENT):
+def cover(
+    starts: np.ndarray, lengths: np.ndarray, slots: int, *, longest: int = PAD_SEGMENT, most: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Cut all T slots into pieces: every segment, and every run of padding in pieces of at most `longest` slots.
 
     Args:
@@ -108,6 +113,8 @@ def cover(starts: np.ndarray, lengths: np.ndarray, slots: int, longest: int = PA
         lengths: int[S], real tokens of each segment.
         slots: T.
         longest: Longest piece of padding.
+        most: For static shapes, the most segments that there may ever be: empty pieces at the end make the number of
+            pieces one that depends on `most`, `slots` and `longest` alone.
 
     Returns:
         `(cuts, ids)`: int64[P + 1] from 0 to T, and int32[P] which segment (1..S) a piece is, 0 for padding.
@@ -117,6 +124,15 @@ def cover(starts: np.ndarray, lengths: np.ndarray, slots: int, longest: int = PA
         >>> cuts, ids
         (array([0, 3, 4, 6, 8, 9]), array([1, 0, 2, 0, 0], dtype=int32))
     """
+    cuts, ids = _cover(starts, lengths, slots, longest)
+    if most is None:
+        return cuts, ids
+    # Each segment has at most one gap behind it, and a gap of g slots is at most 1 + g // longest pieces.
+    empty = 2 * most + slots // longest - len(ids)
+    return np.concatenate([cuts, np.full(empty, slots)]), np.concatenate([ids, np.zeros(empty, dtype=np.int32)])
+
+
+def _cover(starts: np.ndarray, lengths: np.ndarray, slots: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
     ends = starts + lengths
     gaps = np.append(starts[1:], slots) - ends
     ids = np.arange(1, len(starts) + 1, dtype=np.int32)

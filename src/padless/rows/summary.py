@@ -28,5 +28,5 @@ def summarise(batch: Any) -> str:
         f"rule       {repr(batch.rule).removeprefix('Rule(').removesuffix(')')}",
     ]
     if batch.targets_lost:
-        lines.append(f"lost       {batch.targets_lost:,} targets, first tokens of pieces of split samples")
+        lines.append(f"lost       {batch.targets_lost:,} target(s): first tokens of pieces of split samples")
     return "\n".join(lines)

@@ -40,10 +40,12 @@ def _check_shapes(batch: Any) -> None:
             _fail(f"{name} has shape {tuple(array.shape)} where input_ids has {(T,)}")
     if tuple(batch.position_ids.shape[-1:]) != (T,) or len(batch.position_ids.shape) > 2:
         _fail(f"position_ids has shape {tuple(batch.position_ids.shape)}; expected [{T}] or [axes, {T}]")
-    if batch.cu_seqlens.shape != batch.cu_seqlens_padded.shape or batch.cu_seqlens.shape[0] < S + 1 or S == 0:
+    entries = (S if batch.static_segments is None else batch.static_segments) + 1
+    shapes = tuple(batch.cu_seqlens.shape), tuple(batch.cu_seqlens_padded.shape)
+    if S == 0 or entries <= S or shapes != ((entries,), (entries,)):
         _fail(
-            f"{S} sample_ids need cu_seqlens and cu_seqlens_padded of one size, at least {S + 1}; got "
-            f"{tuple(batch.cu_seqlens.shape)} and {tuple(batch.cu_seqlens_padded.shape)}"
+            f"{S} segments (sample_ids) and static_segments={batch.static_segments} need cu_seqlens and "
+            f"cu_seqlens_padded of {max(entries, S + 1)} entries each; got {shapes[0]} and {shapes[1]}"
         )
     if batch.rule.has_ranks and batch.ranks is None:
         _fail(f"{batch.rule} needs ranks and there are none")
