@@ -208,3 +208,19 @@ def test_gsm8k_comes_back_whole_from_the_packed_rows(shared_data: Path, tmp_path
             assert decode(ids[labels != -100]) == record["answer"] + "<|im_end|>"
             seen.add(sample)
     assert seen == set(range(len(records)))
+
+
+@pytest.mark.parametrize("oversize", ["truncate", "split", "drop"])
+def test_the_targets_in_rows_are_counted_whatever_was_cut(tmp_path: Path, oversize: str) -> None:
+    records = [{"prompt": "p" * n, "completion": "c" * m} for n, m in ((2, 3), (4, 30), (20, 5), (15, 1), (16, 2))]
+    source = write_jsonl(tmp_path / "d.jsonl", records)
+    summary = pack(source, tokenizer="bytes", capacity=16, output=tmp_path / "o", oversize=oversize)
+    store = TokenStore(tmp_path / "o")
+    plan = store.plan()
+    counted = [
+        int(store.gather(*(part[[i]] for part in plan.row(r)))[1].sum())
+        for r in range(plan.num_rows)
+        for i in range(len(plan.row(r)[0]))
+    ]
+    assert summary.trained.targets == sum(counted) < summary.targets
+    assert summary.trained.without_target == {"truncate": 2, "split": 0, "drop": 0}[oversize]

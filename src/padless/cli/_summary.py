@@ -63,6 +63,10 @@ def _losses(summary: Summary) -> list[str]:
         lines.append(f"Split: {summary.split_samples:,} samples lie in several pieces")
     if summary.dropped_samples:
         lines.append(f"Dropped: {summary.dropped_samples:,} samples, {summary.dropped_tokens:,} tokens")
+    if summary.trained.targets != summary.targets:
+        lines.append(f"Of the targets, {summary.trained.targets:,} are in rows")
+    if summary.trained.without_target:
+        lines.append(f"{summary.trained.without_target:,} cut samples have no target left: they train nothing")
     if summary.rejected_records:
         lines.append(f"Rejected: {summary.rejected_records:,} records, each with its reason in rejected.jsonl")
     if summary.notes.surplus_eod:

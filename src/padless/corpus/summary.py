@@ -1,9 +1,10 @@
 """What a pack made, in numbers: for people as a table, for machines as JSON."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from padless.corpus.manifest import Manifest
 from padless.corpus.store import TokenStore
@@ -34,7 +35,7 @@ class Summary:
     Attributes:
         samples: Samples in the store.
         tokens: Their tokens, EOD included.
-        targets: Tokens that enter the loss.
+        targets: Targets in the store; all are in rows unless a sample was longer than a row.
         eod_tokens: Tokens that end a sample.
         rows: Rows of the plan.
         capacity: Slots in a row.
@@ -52,6 +53,8 @@ class Summary:
         gap: The most by which the rows can exceed the optimum, as a fraction of it.
         seconds: Time of the run; 0 when there was nothing left to do.
         tokens_per_second: Tokens by time; 0 when there was nothing left to do.
+        plan, manifest, notes: Where the numbers come from; not among the keys.
+        trained: Targets in rows, and placed samples that have none there; not among the keys.
     """
 
     samples: int
@@ -77,10 +80,11 @@ class Summary:
     plan: Plan = field(repr=False)
     manifest: Manifest = field(repr=False)
     notes: Notes = Notes()
+    trained: "Trained"
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `--json`."""
-        beside = {"plan", "manifest", "notes"}
+        beside = {"plan", "manifest", "notes", "trained"}
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in beside}
 
     @property
@@ -115,4 +119,26 @@ def summarise(store: TokenStore, *, seconds: float = 0.0, notes: Notes = Notes()
         plan=plan,
         manifest=store.manifest,
         notes=notes,
+        trained=trained(store, plan),
     )
+
+
+class Trained(NamedTuple):
+    """What an oversize policy leaves to train on: targets in rows, and placed samples without a single one."""
+
+    targets: int
+    without_target: int
+
+
+def trained(store: TokenStore, plan: Plan) -> Trained:
+    """Count the targets in rows; only samples that do not lie whole in one row are looked at."""
+    whole = plan.lengths == store.lengths[plan.sample_ids]
+    inside = np.zeros(len(store), np.bool_)
+    inside[plan.sample_ids[whole]] = True
+    missed = sum(int(store[sample_id].target_mask().sum()) for sample_id in np.flatnonzero(~inside).tolist())
+    kept: dict[int, int] = {}
+    for at in np.flatnonzero(~whole).tolist():
+        sample_id = int(plan.sample_ids[at])
+        _, targets = store.gather([sample_id], plan.starts[at : at + 1], plan.lengths[at : at + 1])
+        kept[sample_id] = kept.get(sample_id, 0) + int(targets.sum())
+    return Trained(store.manifest.counts.targets - missed + sum(kept.values()), list(kept.values()).count(0))
