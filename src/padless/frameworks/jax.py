@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from padless.frameworks.refusals import refuse_ranks
-from padless.rows import Batch
+from padless.masks import jax_segment_ids
+from padless.rows import IGNORED, Batch
 
 
 def jax_batch(batch: Batch) -> dict[str, Any]:
@@ -36,24 +37,17 @@ def jax_batch(batch: Batch) -> dict[str, Any]:
     """
     refuse_ranks(batch, "JAX")
     text_positions = batch.position_ids if batch.position_ids.ndim == 1 else batch.position_ids[0]
-    shifted = batch.shifted_labels()
-    has_target = shifted != -100
-    segmentation = _per_row_ids(batch)
+    labels = batch.rectangle(batch.shifted_labels())
+    segmentation = jax_segment_ids(batch).segment_ids
+    positions = np.where(segmentation > 0, batch.rectangle(text_positions), 0)
     return {
-        name: batch.rectangle(np.ascontiguousarray(values, dtype=np.int32))
+        name: values.astype(np.int32)
         for name, values in {
-            "inputs": batch.input_ids,
+            "inputs": batch.rectangle(batch.input_ids),
             "inputs_segmentation": segmentation,
-            "inputs_position": np.where(segmentation > 0, text_positions, 0),
-            "targets": np.where(has_target, shifted, 0),
-            "targets_segmentation": np.where(has_target, segmentation, 0),
-            "targets_position": np.where(segmentation > 0, text_positions, 0),
+            "inputs_position": positions,
+            "targets": np.where(labels != IGNORED, labels, 0),
+            "targets_segmentation": np.where(labels != IGNORED, segmentation, 0),
+            "targets_position": positions,
         }.items()
     }
-
-
-def _per_row_ids(batch: Batch) -> np.ndarray:
-    """`int[T]`: segment ids that start from 1 in every row, 0 on padding."""
-    first_of_row = np.repeat(batch.row_offsets[:-1], np.diff(batch.row_offsets))
-    ids = np.concatenate([[0], np.arange(batch.num_segments) - first_of_row + 1])
-    return ids[batch.segment_ids]

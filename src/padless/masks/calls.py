@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from padless.errors import PadlessError
-from padless.masks.geometry import Pieces, offsets_of, pieces_of, ranges, window_of
+from padless.masks.geometry import changes, covering_pieces, offsets_of, pieces_of, ranges, window_of
+from padless.masks.stretches import Stretches, runs_of, stretches_of
 from padless.rows import Batch
-from padless.rows.layout import cover
 from padless.rows.tensors import host, like
 
 
@@ -88,9 +88,9 @@ def varlen_calls(batch: Batch) -> list[Call]:
     if not rule.has_ranks:
         calls = [_covering_call(batch)]
     elif rule.visibility is None:
-        calls = _ordered_calls(batch, pieces_of(batch))
+        calls = _ordered_calls(batch)
     elif rule.window is None:
-        calls = _visibility_calls(batch, pieces_of(batch))
+        calls = _visibility_calls(batch)
     else:
         raise PadlessError(
             f"{rule} cannot be said in varlen calls: keys of a visibility table are gathered from several places, and "
@@ -116,59 +116,25 @@ def _covering_call(batch: Batch) -> Call:
     )
 
 
-def covering_pieces(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-    """`(cuts, ids)`: int32[P + 1] from 0 to T over pieces and padding, and int64[P] the segment of each, 0 for padding.
-
-    Example:
-        >>> from padless import Rule, collate
-        >>> covering_pieces(collate([[7] * 5, [8] * 2], capacity=8, rule=Rule(chunk=3)))
-        (array([0, 3, 5, 7, 8], dtype=int32), array([1, 1, 2, 0]))
-    """
-    pieces = pieces_of(batch)
-    cuts, ids = cover(pieces.starts, pieces.lengths, batch.num_slots)
-    return cuts.astype(np.int32), np.concatenate([[0], pieces.segments])[ids]
-
-
-def _ordered_calls(batch: Batch, pieces: Pieces) -> list[Call]:
+def _ordered_calls(batch: Batch) -> list[Call]:
     """Ranks that never fall inside a segment: full runs and causal stretches, or one call per rank if that is less."""
-    slots = ranges(pieces.starts, pieces.lengths)
-    ranks = host(batch.ranks)[slots]
-    begins = np.cumsum(pieces.lengths) - pieces.lengths
-    owner = np.repeat(np.arange(len(begins)), pieces.lengths)
-
-    run = np.flatnonzero(_changes(owner) | _changes(ranks))
-    single = np.diff(np.append(run, len(slots))) == 1
-    # Neighbouring runs of one token each, in one piece, are one causal stretch.
-    item = _changes(owner[run]) | ~single | ~np.roll(single, 1)
-    first, causal = run[item], single[item]
-    last = np.append(first[1:], len(slots))
-    piece = owner[first]
-    ordinal = _count_before(piece, causal)
-
-    keys = ordinal * 2 + causal
-    if len(np.unique(keys)) > len(np.unique(ranks)):
-        first, last, piece = run, np.append(run[1:], len(slots)), owner[run]
-        causal, keys = np.zeros(len(run), dtype=bool), ranks[run]
+    stretches = stretches_of(batch)
+    keys = _count_before(stretches) * 2 + stretches.causal
+    runs = runs_of(batch)
+    rank_of_run = host(batch.ranks)[runs.first]
+    if len(np.unique(keys)) > len(np.unique(rank_of_run)):
+        stretches, keys = runs, rank_of_run
     calls = []
     for key in np.unique(keys):
-        mine = keys == key
-        q = ranges(first[mine], (last - first)[mine])
-        k = ranges(begins[piece[mine]], (last - begins[piece])[mine])
-        calls.append(
-            _call(
-                batch,
-                slots[q],
-                slots[k],
-                (last - first)[mine],
-                (last - begins[piece])[mine],
-                causal=bool(causal[mine][0]),
-            )
-        )
+        first, last, begin, causal = (values[keys == key] for values in stretches)
+        nq, nk = last - first, last - begin
+        calls.append(_call(batch, ranges(first, nq), ranges(begin, nk), nq, nk, causal=bool(causal[0])))
     return calls
 
 
-def _visibility_calls(batch: Batch, pieces: Pieces) -> list[Call]:
+def _visibility_calls(batch: Batch) -> list[Call]:
     """One full call for each distinct row of the table; its queries and keys are gathered from wherever they lie."""
+    pieces = pieces_of(batch)
     slots = ranges(pieces.starts, pieces.lengths)
     ranks = host(batch.ranks)[slots]
     owner = np.repeat(np.arange(len(pieces.starts)), pieces.lengths)
@@ -210,16 +176,12 @@ def _window(batch: Batch, causal: bool) -> tuple[int, int]:
     return left, 0 if causal else right
 
 
-def _changes(values: np.ndarray) -> np.ndarray:
-    """True where a value differs from the one before it, and at the start."""
-    return np.concatenate([[True], values[1:] != values[:-1]])
-
-
-def _count_before(piece: np.ndarray, causal: np.ndarray) -> np.ndarray:
-    """How many items of the same piece and the same kind come before each item; `piece` is ascending."""
-    out = np.empty(len(piece), dtype=np.int64)
+def _count_before(stretches: Stretches) -> np.ndarray:
+    """How many stretches of the same piece and the same kind come before each one."""
+    out = np.empty(len(stretches.first), dtype=np.int64)
     for kind in (False, True):
-        mine = np.flatnonzero(causal == kind)
-        starts = np.flatnonzero(_changes(piece[mine])) if len(mine) else mine
-        out[mine] = np.arange(len(mine)) - np.repeat(starts, np.diff(np.append(starts, len(mine))))
+        mine = np.flatnonzero(stretches.causal == kind)
+        if len(mine):
+            heads = np.flatnonzero(changes(stretches.begin[mine]))
+            out[mine] = np.arange(len(mine)) - np.repeat(heads, np.diff(np.append(heads, len(mine))))
     return out

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from padless.masks.geometry import tokens_of, window_of
+from padless.masks.geometry import Tokens, attends, tokens_of, visibility_table
 from padless.rows import Batch
 from padless.rows.tensors import is_tensor, like
 
@@ -38,7 +38,8 @@ def dense_mask(batch: Batch) -> Any:
                [0, 0, 0, 1, 1, 0],
                [0, 0, 0, 0, 0, 0]])
     """
-    return _attends(batch, *(like(values, batch.input_ids) for values in tokens_of(batch)))
+    tokens = [like(values, batch.input_ids) for values in tokens_of(batch)]
+    return _table(batch, tokens)
 
 
 def rectangular_mask(batch: Batch) -> Any:
@@ -52,8 +53,8 @@ def rectangular_mask(batch: Batch) -> Any:
         >>> rectangular_mask(collate([[[5, 6]], [[7], [8]]], capacity=2)).astype(int).tolist()
         [[[[1, 0], [1, 1]]], [[[1, 0], [0, 1]]]]
     """
-    tokens = (batch.rectangle(like(values, batch.input_ids)) for values in tokens_of(batch))
-    return _attends(batch, *tokens)[:, None]
+    tokens = [batch.rectangle(like(values, batch.input_ids))[:, None] for values in tokens_of(batch)]
+    return _table(batch, tokens)
 
 
 def additive_mask(batch: Batch, dtype: Any = None) -> Any:
@@ -104,29 +105,7 @@ def inverted_mask(batch: Batch) -> Any:
     return masked
 
 
-def _attends(batch: Batch, segment: Any, index: Any, rank: Any) -> Any:
-    """The rule on `[..., n]` numbers, numpy or torch alike, giving `[..., n, n]`."""
-    rule = batch.rule
-    mask = (_queries(segment) == _keys(segment)) & (_keys(segment) != 0)
-    if rule.visibility is not None:
-        table = like(np.array(rule.visibility), rank)
-        # Padding has rank -1: it reads the last column and is out by its segment.
-        mask &= table[_queries(rank), _keys(rank)]
-    elif rule.kind != "bidirectional":
-        mask &= _keys(rank) <= _queries(rank)
-    left, right = window_of(batch)
-    if left is not None:
-        mask &= _keys(index) >= _queries(index) - left
-    if right is not None:
-        mask &= _keys(index) <= _queries(index) + right
-    if rule.chunk is not None:
-        mask &= _queries(index // rule.chunk) == _keys(index // rule.chunk)
-    return mask
-
-
-def _queries(values: Any) -> Any:
-    return values[..., :, None]
-
-
-def _keys(values: Any) -> Any:
-    return values[..., None, :]
+def _table(batch: Batch, tokens: list[Any]) -> Any:
+    """`[..., n, n]` of numbers `[..., n]`."""
+    queries, keys = Tokens(*(x[..., :, None] for x in tokens)), Tokens(*(x[..., None, :] for x in tokens))
+    return attends(batch.rule, queries, keys, visibility_table(batch))
