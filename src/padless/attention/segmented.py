@@ -6,6 +6,7 @@ node per segment (slicing under autograd would make every segment's backward as 
 are copied into padded batches, because a call costs more than a copy there.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from padless.attention import cost
 from padless.attention.groups import Group, Plan, plan
-from padless.attention.kernels import FlashCpu, Kernel, Spec, Written
+from padless.attention.kernels import FlashCpu, Grads, Kernel, Spec, Written
 from padless.attention.pieces import BAND, cut
 from padless.attention.problem import Problem
 from padless.attention.segments import Segments
@@ -66,55 +67,100 @@ def job(p: Problem) -> Job:
     )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kept:
+    """What backward needs of the tiny pieces: their copies, so that they are copied together once and not twice."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    outs: tuple[torch.Tensor, ...]
+    lses: tuple[torch.Tensor, ...]
+
+
 def forward(
     job: Job, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp of a whole batch."""
-    width = v.shape[2]
+) -> tuple[torch.Tensor, torch.Tensor, Kept | None]:
+    """Output, log-sum-exp and what backward needs of the tiny pieces, for a whole batch."""
+    plan, width = job.plan, v.shape[2]
     q, k, v = _one_width(job.kernel, q, k, v)
-    make = torch.empty if job.plan.covers_q else torch.zeros
+    make = torch.empty if plan.covers_q else torch.zeros
     out = make(q.shape[0], q.shape[1], v.shape[2], dtype=q.dtype, device=q.device)
-    lse = make(q.shape[:2], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32, device=q.device)
-    if not job.plan.covers_q:
-        lse.fill_(-torch.inf)
-    for g in job.plan.groups:
-        widen = _widens(job.kernel, g, q)
-        taken = (widen(g.q.take(q)), widen(g.k.take(k)), widen(g.k.take(v)))
-        o, m = job.kernel.forward(*taken, job.spec(g))
-        g.q.put(out, o)
-        g.q.put(lse[..., None], m[..., None])
-    out = out[..., :width]
-    return (out, lse) if sinks is None else _with_sinks(job.segments, out, lse, sinks)
+    lse = _empty_lse(job, q, sinks)
+    for g in plan.direct:
+        found, found_lse = _forward_group(job, g, (q, k, v), sinks)
+        g.q.take(out).copy_(found)
+        g.q.take(lse[..., None]).copy_(found_lse[..., None])
+    kept = None
+    if plan.q_copy is not None and plan.k_copy is not None:
+        own = plan.q_copy.load(q), plan.k_copy.load(k), plan.k_copy.load(v)
+        wide = [_wide(x, job.kernel) for x in own]
+        outs, lses = zip(*(_forward_group(job, g, wide, sinks) for g in plan.copied), strict=True)
+        plan.q_copy.store(out, outs)
+        plan.q_copy.store(lse[..., None], [x[..., None] for x in lses])
+        kept = Kept(q=own[0], k=own[1], v=own[2], outs=outs, lses=lses)
+    return out[..., :width], lse, kept
 
 
 def backward(
-    job: Job,
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
+    job: Job, grad: torch.Tensor, tensors: Sequence[torch.Tensor], lse: torch.Tensor, kept: Kept | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of q, k and v for a whole batch."""
-    widths = q.shape[2], v.shape[2]
-    q, k, v, out, grad = _one_width(job.kernel, q, k, v, out, grad)
+    """Gradients of q, k and v for a whole batch; `tensors` are q, k, v and the output."""
+    plan, widths = job.plan, (tensors[0].shape[2], tensors[2].shape[2])
+    q, k, v, out, grad = _one_width(job.kernel, *tensors, grad)
     half = q.dtype in (torch.bfloat16, torch.float16)
-    summed = torch.float32 if job.plan.shared_keys and half else q.dtype
-    make_q = torch.empty if job.plan.covers_q else torch.zeros
-    make_k = torch.empty if job.plan.covers_k else torch.zeros
+    summed = torch.float32 if plan.shared_keys and half else q.dtype
+    make_q = torch.empty if plan.covers_q else torch.zeros
+    make_k = torch.empty if plan.covers_k else torch.zeros
     grad_q = make_q(q.shape, dtype=q.dtype, device=q.device)
     grad_k, grad_v = (make_k(x.shape, dtype=summed, device=q.device) for x in (k, v))
-    for g in job.plan.groups:
-        widen = _widens(job.kernel, g, q)
-        taken = (g.q.take_zeroed(grad), g.q.take(q), g.k.take(k), g.k.take(v), g.q.take(out))
-        m = g.q.take(lse[..., None])[..., 0]
-        dq, dk, dv = job.kernel.backward(*(widen(x) for x in taken), m, job.spec(g))
-        g.q.put(grad_q, dq)
-        write = g.k.add if g.shared_keys else g.k.put
-        write(grad_k, dk)
-        write(grad_v, dv)
+    for g in plan.direct:
+        mine = g.q.take(out), g.q.take(lse[..., None])[..., 0]
+        found = _backward_group(job, g, (grad, q, k, v), *mine)
+        g.q.take(grad_q).copy_(found[0])
+        for into, x in zip((grad_k, grad_v), found[1:], strict=True):
+            view = g.k.take(into)
+            view.add_(x) if g.shared_keys else view.copy_(x)
+    if kept is not None and plan.q_copy is not None and plan.k_copy is not None:
+        own = [_wide(x, job.kernel) for x in (plan.q_copy.load(grad), kept.q, kept.k, kept.v)]
+        mine = zip(plan.copied, kept.outs, kept.lses, strict=True)
+        found = zip(*(_backward_group(job, g, own, o, m) for g, o, m in mine), strict=True)
+        copies = (plan.q_copy, plan.k_copy, plan.k_copy)
+        for copy, into, x in zip(copies, (grad_q, grad_k, grad_v), found, strict=True):
+            copy.store(into, x)
     return grad_q[..., : widths[0]], grad_k.to(k.dtype)[..., : widths[0]], grad_v.to(v.dtype)[..., : widths[1]]
+
+
+def _forward_group(
+    job: Job, g: Group, tensors: Sequence[torch.Tensor], sinks: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One kernel call on views of q, k and v."""
+    q, k, v = tensors
+    wide = g.k.length < WIDEN_BELOW
+    taken = (_wide(x, job.kernel, wide) for x in (g.q.take(q), g.k.take(k), g.k.take(v)))
+    out, lse = job.kernel.forward(*taken, job.spec(g))
+    return (out, lse) if sinks is None else _with_sinks(out, lse, sinks)
+
+
+def _backward_group(
+    job: Job, g: Group, tensors: Sequence[torch.Tensor], out: torch.Tensor, lse: torch.Tensor
+) -> Grads:
+    """One kernel call on views of the output's gradient, q, k and v, with the group's own output."""
+    grad, q, k, v = tensors
+    wide = g.k.length < WIDEN_BELOW
+    taken = (g.q.take(grad), g.q.take(q), g.k.take(k), g.k.take(v), out)
+    return job.kernel.backward(*(_wide(x, job.kernel, wide) for x in taken), lse, job.spec(g))
+
+
+def _empty_lse(job: Job, q: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+    """The log-sum-exp before any key was seen: that of the sink alone, and of nothing in the padding."""
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    if job.plan.covers_q:
+        return torch.empty(q.shape[:2], dtype=dtype, device=q.device)
+    if sinks is None:
+        return torch.full(q.shape[:2], -torch.inf, dtype=dtype, device=q.device)
+    lse = sinks.to(dtype).expand(q.shape[:2]).clone()
+    return lse.index_fill_(0, job.segments.padding(q.device), -torch.inf)
 
 
 class Attention(torch.autograd.Function):
@@ -124,9 +170,9 @@ class Attention(torch.autograd.Function):
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, job: Job
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        out, lse = forward(job, q, k, v, sinks)
+        out, lse, kept = forward(job, q, k, v, sinks)
         ctx.save_for_backward(q, k, v, sinks, out, lse)
-        ctx.job = job
+        ctx.job, ctx.kept = job, kept
         ctx.mark_non_differentiable(lse)
         return out, lse
 
@@ -135,7 +181,7 @@ class Attention(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, k, v, sinks, out, lse = ctx.saved_tensors
         grad = grads[0] if grads[0].stride(-1) == 1 else grads[0].contiguous()
-        found = backward(ctx.job, grad, q, k, v, out, lse)
+        found = backward(ctx.job, grad, (q, k, v, out), lse, ctx.kept)
         grad_sinks = None if sinks is None else sinks_grad(grad, out, lse, sinks)
         return *found, grad_sinks, None
 
@@ -148,24 +194,18 @@ def _one_width(kernel: Kernel, *tensors: torch.Tensor) -> list[torch.Tensor]:
     return [x if x.shape[2] == width else F.pad(x, (0, width - x.shape[2])) for x in tensors]
 
 
-def _widens(kernel: Kernel, group: Group, like: torch.Tensor) -> Any:
-    """Float32 for the groups whose half-precision kernel is the slower one."""
-    half = like.dtype in (torch.bfloat16, torch.float16)
-    if half and isinstance(kernel, FlashCpu) and group.longest < WIDEN_BELOW:
-        return torch.Tensor.float
-    return lambda x: x
+def _wide(x: torch.Tensor, kernel: Kernel, wide: bool = True) -> torch.Tensor:
+    """Float32 where the kernel is slower in half precision than in that."""
+    half = x.dtype in (torch.bfloat16, torch.float16)
+    return x.float() if wide and half and isinstance(kernel, FlashCpu) else x
 
 
 def _with_sinks(
-    segments: Segments, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor
+    out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A sink takes its share of every softmax; handing the backward this output and log-sum-exp makes it exact."""
-    total = torch.logaddexp(lse, sinks.to(lse.dtype))
-    share = torch.exp(lse - total)
-    padding = segments.padding(lse.device)
-    if len(padding):
-        total.index_fill_(0, padding, -torch.inf)
-    return (out * share[..., None]).to(out.dtype), total
+    total = torch.logaddexp(lse, sinks.to(lse.dtype)[:, None])
+    return (out * torch.exp(lse - total)[..., None]).to(out.dtype), total
 
 
 def sinks_grad(
