@@ -272,7 +272,9 @@ class Toy(nn.Module):
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items: int | None) -> torch.Tensor:
         shifted = F.pad(labels[0], (0, 1), value=-100)[1:]
-        total = F.cross_entropy(logits[0].float() if logits.dtype == torch.bfloat16 else logits[0], shifted, reduction="sum")
+        total = F.cross_entropy(
+            logits[0].float() if logits.dtype == torch.bfloat16 else logits[0], shifted, reduction="sum"
+        )
         return total / (num_items if num_items is not None else (shifted != -100).sum())
 
 
@@ -287,9 +289,7 @@ class Collator:
 
     def __call__(self, samples: list[dict[str, Any]], capacity: int | None = None) -> dict[str, Any]:
         if self.fault == "drops-last-token":
-            samples = [
-                {k: v[:-1] for k, v in s.items()} if len(s["input_ids"]) > 1 else s for s in samples
-            ]
+            samples = [{k: v[:-1] for k, v in s.items()} if len(s["input_ids"]) > 1 else s for s in samples]
         ids = [t for s in samples for t in s["input_ids"]]
         labels = [t for s in samples for t in self.labels(s)]
         segments = [i + 1 for i, s in enumerate(samples) for _ in s["input_ids"]]

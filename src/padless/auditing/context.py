@@ -89,11 +89,11 @@ class Context:
     def perturbed(self, which: int, draw: int, positions: slice = slice(None)) -> list[Sample]:
         """The samples with all tokens of one replaced; the same for the same arguments."""
         rng = np.random.default_rng((self.seed, which, draw))
-        return perturb(
-            self.samples, which, rng=rng, ordinary=self.ordinary, frozen=self.frozen, positions=positions
-        )
+        return perturb(self.samples, which, rng=rng, ordinary=self.ordinary, frozen=self.frozen, positions=positions)
 
-    def see(self, subject: Subject, inputs: Any, *, layout: Layout | None = None, train: bool = False, seed: int = 0) -> Seen:
+    def see(
+        self, subject: Subject, inputs: Any, *, layout: Layout | None = None, train: bool = False, seed: int = 0
+    ) -> Seen:
         """Run once without gradients and look at everything."""
         layout = layout or subject.layout(inputs, self.samples)
         with torch.no_grad(), recording(subject.model, rows=layout.rows, length=layout.length) as trace:

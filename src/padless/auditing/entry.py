@@ -97,9 +97,7 @@ def audit(
     settings: dict[str, Any] = {"seed": seed, "lengths": [len(s["input_ids"]) for s in context.samples]}
     if woken:
         settings["zero_parameters_filled_while_auditing"] = woken
-    return AuditReport(
-        subject=name or type(model).__name__, results=tuple(context.results.values()), settings=settings
-    )
+    return AuditReport(subject=name or type(model).__name__, results=tuple(context.results.values()), settings=settings)
 
 
 def _chosen(checks: Iterable[str] | None) -> list[str]:

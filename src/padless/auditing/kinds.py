@@ -6,14 +6,14 @@ import torch
 
 # First match wins, so the special ones stand first: "linear_attn" is a recurrence, not an attention.
 _NAMES = (
-    ("batch-norm", re.compile(r"batch_?norm", re.I)),
-    ("convolution", re.compile(r"conv", re.I)),
+    ("batch-norm", re.compile(r"batch_?norm", re.IGNORECASE)),
+    ("convolution", re.compile(r"conv", re.IGNORECASE)),
     (
         "state",
-        re.compile(r"mamba|ssm|scan|recurr|rwkv|retention|delta|linear_?att|rg_?lru|gru|lstm|state|mixer2?$", re.I),
+        re.compile(r"mamba|ssm|scan|recurr|rwkv|retention|delta|linear_?att|rg_?lru|gru|lstm|state|mixer2?$", re.IGNORECASE),
     ),
-    ("experts", re.compile(r"moe|expert|router|sparse", re.I)),
-    ("attention", re.compile(r"att", re.I)),
+    ("experts", re.compile(r"moe|expert|router|sparse", re.IGNORECASE)),
+    ("attention", re.compile(r"att", re.IGNORECASE)),
 )
 
 

@@ -116,9 +116,7 @@ MECHANISMS: dict[str, Mechanism] = {
         "Samples' end-of-document token is not a target (or not even in the row), so the model never learns to stop.",
         "Mask padding by position, never by token id, and keep the last token when packing.",
     ),
-    "padding-in-loss": Mechanism(
-        "Padded slots enter the loss.", "Give padded slots the label -100, by position."
-    ),
+    "padding-in-loss": Mechanism("Padded slots enter the loss.", "Give padded slots the label -100, by position."),
     "prompt-in-loss": Mechanism(
         "Tokens whose label was masked by the sample are trained.",
         "Carry the samples' labels through the collator.",
@@ -156,7 +154,10 @@ MECHANISMS: dict[str, Mechanism] = {
     "padding-amount-matters": Mechanism(
         "Real outputs depend on how much padding there is.", "Take lengths from cu_seqlens, not from the row."
     ),
-    # found by looking
+    # data and calls
+    "store-broken": Mechanism(
+        "The store is not what its manifest says.", "Restore it, or pack it again (`padless pack`)."
+    ),
     "trap": Mechanism(
         "The call has a known trap in it, and isolation or parity fails.", "Remove the trap named here first."
     ),

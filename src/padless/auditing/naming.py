@@ -60,12 +60,10 @@ def _what_ifs(context: Context, subject: Subject) -> list[tuple[str, Edit]]:
         edits.append(("cache-disables-detection", no_cache))
         if has_mask:
             edits.append(("mask-disables-detection", lambda given: no_cache(drop(given))))
-    if entry(inputs, "seq_idx") is None and (subject.accepts("seq_idx") or subject.accepts("kwargs")):
+    if entry(inputs, "seq_idx") is None and (subject.accepts("seq_idx") or subject.takes_anything):
         layout = subject.layout(inputs, context.samples)
         ids = torch.from_numpy(layout.segment_ids).reshape(layout.rows, layout.length).to(torch.int32)
-        edits.append(
-            ("missing-seq-idx", lambda given: with_entries(given, {"seq_idx": ids.to(subject.device)}))
-        )
+        edits.append(("missing-seq-idx", lambda given: with_entries(given, {"seq_idx": ids.to(subject.device)})))
     return edits
 
 

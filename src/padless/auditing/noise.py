@@ -69,7 +69,7 @@ class Operators(TorchDispatchMode):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ARG002 - the signature is torch's
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         tensors = [t for t in (result if isinstance(result, tuple | list) else [result]) if torch.is_tensor(t)]
         for tensor in tensors:
@@ -116,7 +116,9 @@ def find_embedding(subject: Subject, inputs: Any) -> torch.nn.Module | None:
             if torch.equal(first.reshape(-1).to(ids), ids.reshape(-1)):
                 found.append(module)
 
-    handles = [m.register_forward_hook(hook, with_kwargs=True) for m in subject.model.modules() if not list(m.children())]
+    handles = [
+        m.register_forward_hook(hook, with_kwargs=True) for m in subject.model.modules() if not list(m.children())
+    ]
     try:
         with torch.no_grad():
             subject.run(inputs)

@@ -82,6 +82,4 @@ def tolerances(context: Context, base: Objective, num_targets: int) -> tuple[flo
                 moved = base.distance(objective(subject, inputs, num_targets))
             responses.append((moved[0] / size, moved[1] / size))
     # The sums themselves round too, whatever the response: hence the 1.
-    return tuple(
-        REPETITION * again[k] + noise.growth * max(1.0, *(r[k] for r in responses)) for k in (0, 1)
-    )  # pyright: ignore[reportReturnType]
+    return tuple(REPETITION * again[k] + noise.growth * max(1.0, *(r[k] for r in responses)) for k in (0, 1))  # pyright: ignore[reportReturnType]

@@ -107,9 +107,7 @@ def first_move(base: Trace, other: Trace, among: torch.Tensor, unstable: frozens
 def unstable_events(base: Trace, again: Trace) -> frozenset[Key]:
     """Events that differ between two identical calls."""
     return frozenset(
-        key
-        for key, value in base.events.items()
-        if key in again.events and not torch.equal(value, again.events[key])
+        key for key, value in base.events.items() if key in again.events and not torch.equal(value, again.events[key])
     )
 
 

@@ -87,6 +87,11 @@ def perturb(
     return [*samples[:which], changed, *samples[which + 1 :]]
 
 
+def masked_first(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples with their first token no target: masked models are not trained on the token that opens a text."""
+    return [sample | {"labels": [IGNORED, *sample["labels"][1:]]} for sample in samples]
+
+
 def target_mask(sample: Sample, *, shift: int) -> np.ndarray:
     """Which tokens of a sample are targets (`[n]`, bool): a label is there, and something precedes it."""
     labels = np.asarray(sample["labels"], dtype=np.int64)

@@ -7,7 +7,7 @@ import torch
 
 from padless.auditing.context import Context
 from padless.auditing.default_collate import default_collate
-from padless.auditing.samples import LENGTHS, make_samples, ordinary_tokens
+from padless.auditing.samples import LENGTHS, make_samples, masked_first, ordinary_tokens
 from padless.auditing.subject import Subject, default_call, default_logits
 from padless.errors import PadlessError
 
@@ -46,6 +46,12 @@ def prepare(
     if end is not None and not 0 <= end < vocabulary:
         end = None
     forbidden = frozenset(token for token in special.values() if token != end)
+    if samples is not None:
+        made = [_checked(i, sample) for i, sample in enumerate(samples)]
+    else:
+        sizes = lengths or LENGTHS
+        made = make_samples(vocab_size=vocabulary, seed=seed, eod=end, forbidden=forbidden, lengths=sizes)
+        made = made if shift else masked_first(made)
     return Context(
         subject=Subject(
             model,
@@ -55,11 +61,7 @@ def prepare(
             loss=loss,
             count_argument=count_argument,
         ),
-        samples=[_checked(i, sample) for i, sample in enumerate(samples)]
-        if samples is not None
-        else make_samples(
-            vocab_size=vocabulary, seed=seed, eod=end, forbidden=forbidden, lengths=lengths or LENGTHS
-        ),
+        samples=made,
         ordinary=ordinary_tokens(vocabulary, forbidden | ({end} if end is not None else set())),
         frozen=frozen,
         eod=end,

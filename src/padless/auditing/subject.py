@@ -37,7 +37,7 @@ def blamed_on(part: str) -> Iterator[None]:
         yield
     except (FailedError, NoLossError):
         raise
-    except Exception as error:  # noqa: BLE001 - anything may come out of a user's model
+    except Exception as error:
         text = str(error).strip().splitlines() or [""]
         raise FailedError(f"{part} fails with {type(error).__name__}: {text[0][:200]}") from error
 
@@ -86,6 +86,12 @@ class Subject:
     def accepts(self, argument: str) -> bool:
         """Whether the model's forward names this argument."""
         return argument in _arguments(self.model.forward)
+
+    @property
+    def takes_anything(self) -> bool:
+        """Whether the model's forward has `**kwargs`, so that nobody can tell what it reads."""
+        kinds = {p.kind for p in inspect.signature(self.model.forward).parameters.values()}
+        return inspect.Parameter.VAR_KEYWORD in kinds
 
     def collate(self, samples: Sequence[Sample], **options: Any) -> Any:
         """The collator's inputs, on the model's device; samples are copied, for collators that edit them."""
@@ -143,7 +149,9 @@ class Subject:
         if self.loss_with is None:
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
             if loss is None:
-                raise NoLossError("no loss: the outputs have none; pass `loss=`, a function (outputs, inputs) -> scalar")
+                raise NoLossError(
+                    "no loss: the outputs have none; pass `loss=`, a function (outputs, inputs) -> scalar"
+                )
             return loss
         with blamed_on("the loss"):
             if self.loss_takes_count:

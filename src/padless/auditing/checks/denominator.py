@@ -66,7 +66,7 @@ def _named(context, name, whole, found, weighted, allowed, details) -> CheckResu
     loss, gradient = whole.distance(found)
     first = [check for check in ("isolation", "targets", "positions") if _is_violated(context, check)]
     if first:
-        text = f"{name} differ from one batch, as they must while {' and '.join(first)} fail"
+        text = f"{name} differ from one batch, as they must with {' and '.join(first)} violated"
         return _result("undecided", text, details=details)
     explained = whole.distance(weighted)
     means = explained[0] <= allowed[0] and explained[1] <= allowed[1]

@@ -9,9 +9,9 @@ import torch
 from padless.auditing.context import Context
 from padless.auditing.naming import name_leak
 from padless.auditing.noise import replaced_output
+from padless.auditing.recorder import as_slots
 from padless.auditing.report import CheckResult
 from padless.auditing.scan import scan
-from padless.auditing.recorder import as_slots
 from padless.auditing.subject import blamed_on
 
 

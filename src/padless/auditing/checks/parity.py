@@ -68,9 +68,7 @@ def _logits(context: Context) -> CheckResult:
     return _result("violated", text, mechanism=mechanism, measured=worst, tolerance=tolerance, where=where)
 
 
-def _first_difference(
-    context: Context, packed: Seen, a: tuple, alone: Seen, b: tuple, row: Layout, own: Layout
-) -> str:
+def _first_difference(context: Context, packed: Seen, a: tuple, alone: Seen, b: tuple, row: Layout, own: Layout) -> str:
     for key, value in packed.trace.events.items():
         other = alone.trace.events.get(key)
         if other is None or value.shape[0] != row.slots or other.shape[0] != own.slots:
@@ -104,7 +102,9 @@ def _objective(context: Context, logits: CheckResult) -> CheckResult:
         text = f"{logits.finding}; loss to {loss:.1g}, gradients to {gradient:.1g} (relative; loss is a {name})"
         return replace(logits, finding=text, details=details)
     if getattr(subject.run(context.inputs), "aux_loss", None) is not None and loss > allowed_loss:
-        note = "the loss holds an auxiliary term over the whole batch, which is no sum over samples; only logits compared"
+        note = (
+            "the loss holds an auxiliary term over the whole batch, which is no sum over samples; only logits compared"
+        )
         return replace(logits, notes=(note,), details=details)
     broken_loss = loss > allowed_loss
     before = context.results.get("targets")
@@ -122,7 +122,9 @@ def _objective(context: Context, logits: CheckResult) -> CheckResult:
     )
 
 
-def _reductions(alone: dict[int, Objective], counts: dict[int, int], total: int, counting: bool) -> dict[str, Objective]:
+def _reductions(
+    alone: dict[int, Objective], counts: dict[int, int], total: int, counting: bool
+) -> dict[str, Objective]:
     """What the packed loss may be, built from the samples' own."""
 
     def weighted(weights: dict[int, float]) -> Objective:

@@ -117,7 +117,9 @@ def _by_order(context: Context) -> CheckResult:
     subject = context.reference
     isolation = context.results.get("isolation")
     if isolation is not None and isolation.verdict != "proven":
-        return _result("undecided", "no position_ids are passed, and without isolation the model's own cannot be judged")
+        return _result(
+            "undecided", "no position_ids are passed, and without isolation the model's own cannot be judged"
+        )
     order = list(range(1, len(context.samples))) + [0]
     samples = [context.samples[i] for i in order]
     inputs = subject.collate(samples)

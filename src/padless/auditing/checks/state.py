@@ -34,7 +34,9 @@ def check(context: Context) -> CheckResult:
         )
     layers = stateful_layers(subject.model)
     if not layers:
-        return _result("proven", "nothing passes between calls; no layer keeps a state", measured=moved, tolerance=noise)
+        return _result(
+            "proven", "nothing passes between calls; no layer keeps a state", measured=moved, tolerance=noise
+        )
     listed = ", ".join(f"{count} {kind}" for kind, count in layers.items())
     if isolation is None or isolation.verdict == "undecided":
         return _result("undecided", f"there are layers that can carry state ({listed}), and isolation is not decided")

@@ -85,9 +85,7 @@ def expected_targets(context: Context, layout: Layout) -> dict[int, int]:
     return targets
 
 
-def trained_targets(
-    context: Context, inputs, layout: Layout, num_targets: int
-) -> tuple[dict[int, int], list[float]]:
+def trained_targets(context: Context, inputs, layout: Layout, num_targets: int) -> tuple[dict[int, int], list[float]]:
     """Slot -> token id that it does predict, and the weight of each."""
     subject = context.reference
     with torch.enable_grad():

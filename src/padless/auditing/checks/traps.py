@@ -24,7 +24,11 @@ def check(context: Context) -> CheckResult:
     if not traps:
         return CheckResult(name="traps", verdict="proven", finding="none of the known traps is in the call")
     return CheckResult(
-        name="traps", verdict="undecided", finding="; ".join(traps), measured=float(len(traps)), details={"traps": traps}
+        name="traps",
+        verdict="undecided",
+        finding="; ".join(traps),
+        measured=float(len(traps)),
+        details={"traps": traps},
     )
 
 
@@ -63,13 +67,17 @@ def find(context: Context) -> list[str]:
     if ids.ndim == 2 and ids.shape[0] > 1 and not given:
         traps.append(f"{ids.shape[0]} rows without explicit boundaries: flash kernels infer them for one row only")
     positions = entry(inputs, "position_ids")
-    if context.position_axes and positions is not None and positions.numel() // ids.numel() != context.position_axes + 1:
+    if (
+        context.position_axes
+        and positions is not None
+        and positions.numel() // ids.numel() != context.position_axes + 1
+    ):
         have = positions.numel() // ids.numel()
         traps.append(
             f"position_ids have {have} axes; a model with {context.position_axes} rotary axes wants "
             f"{context.position_axes}, and one more for the text to find boundaries"
         )
-    if not subject.accepts("kwargs"):
+    if not subject.takes_anything:
         ignored = [name for name in given if not subject.accepts(name)]
         traps += [f"{name} is passed, and the model's forward has no such argument" for name in ignored]
     layers = stateful_layers(subject.model)

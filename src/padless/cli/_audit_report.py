@@ -1,0 +1,114 @@
+"""How an audit looks on a terminal: progress while it runs, a table when it is done."""
+
+import sys
+
+import click
+
+from padless.auditing.checks import CHECKS
+from padless.auditing.explain import EXPLANATIONS
+from padless.auditing.mechanisms import MECHANISMS
+from padless.auditing.report import AuditReport, CheckResult
+
+COLOURS = {"proven": "green", "violated": "red", "undecided": "yellow", "not-applicable": "bright_black"}
+SUMMARY = {
+    0: "all that applies is proven",
+    1: "something leaks or is wrong",
+    3: "something could not be decided",
+}
+
+
+class progress:  # noqa: N801 - used like the function of the same name for other commands
+    """Called by `audit` around each check; one line that changes on a terminal, nothing elsewhere."""
+
+    def __init__(self, silent: bool):
+        self.silent = silent
+        self.live = not silent and sys.stderr.isatty()
+
+    def __call__(self, check: str, result: CheckResult | None) -> None:
+        if not self.live:
+            return
+        names = list(CHECKS)
+        done = names.index(check) + (result is not None)
+        text = f"\r\033[K  {done}/{len(names)}  {check}: {CHECKS[check]}" if result is None else "\r\033[K"
+        click.echo(text, nl=False, err=True)
+
+    def say(self, line: str) -> None:
+        if not self.silent:
+            click.echo(line, err=True)
+
+
+def show(report: AuditReport, *, explain: bool) -> None:
+    """Print the table, then what is wrong and what to do about it."""
+    from rich import box
+    from rich.table import Table
+
+    from padless.cli._tables import console
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name, options in (
+        ("check", {"no_wrap": True}),
+        ("verdict", {"no_wrap": True}),
+        ("measured", {"justify": "right", "no_wrap": True}),
+        ("allowed", {"justify": "right", "no_wrap": True}),
+        ("what was seen", {"no_wrap": True, "overflow": "ellipsis"}),
+    ):
+        table.add_column(name, **options)
+    from rich.text import Text
+
+    for result in report:
+        verdict = Text(result.verdict, style=COLOURS[result.verdict])
+        table.add_row(result.name, verdict, number(result.measured), number(result.tolerance), Text(result.finding))
+    printer = console()
+    if not printer.is_terminal:
+        printer.width = 120
+    printer.print(Text(f"audit of {report.subject}", style="bold"))
+    printer.print(table)
+    filled = report.settings.get("zero_parameters_filled_while_auditing")
+    if filled:
+        click.echo(
+            f"\n{len(filled)} all-zero parameters held random values during the audit, so that they hide nothing."
+        )
+    _findings(report)
+    if explain:
+        _explain(report)
+    colour = {0: "green", 1: "red"}.get(report.exit_code, "yellow")
+    seconds = sum(result.seconds for result in report)
+    click.echo(f"\n{click.style(SUMMARY[report.exit_code], fg=colour)} ({seconds:.1f} s)")
+
+
+def number(value: float | None) -> str:
+    """A number for a table; 0 is exactly 0, and a dash is nothing measured."""
+    if value is None:
+        return "-"
+    return "0" if value == 0 else f"{value:.2g}"
+
+
+def _findings(report: AuditReport) -> None:
+    """In full: what was seen, once for each mechanism (or reason), with what to do about it."""
+    seen: dict[tuple[str, str], list[CheckResult]] = {}
+    for result in report.of("violated"):
+        if result.mechanism != "trap":
+            seen.setdefault((result.mechanism, ""), []).append(result)
+    for result in report.of("undecided"):
+        seen.setdefault(("", result.finding), []).append(result)
+    for (mechanism, reason), results in seen.items():
+        names = ", ".join(result.name for result in results)
+        if mechanism:
+            known = MECHANISMS[mechanism]
+            click.echo(f"\n{click.style(mechanism, fg='red')} ({names})")
+            lines = [known.meaning, *(f"{result.name}: {result.finding}" for result in results), f"-> {known.remedy}"]
+        else:
+            click.echo(f"\n{click.style('undecided', fg='yellow')} ({names})")
+            lines = [reason]
+        for line in lines:
+            click.echo(click.wrap_text(line, width=110, initial_indent="  ", subsequent_indent="    "))
+
+
+def _explain(report: AuditReport) -> None:
+    click.echo("")
+    for result in report:
+        text = EXPLANATIONS.get(result.name)
+        if text:
+            click.echo(click.wrap_text(f"{result.name}: {text}", width=100, subsequent_indent="  "))
+        for note in result.notes:
+            click.echo(click.wrap_text(f"- {note}", width=100, initial_indent="  ", subsequent_indent="    "))
