@@ -54,6 +54,15 @@ class Patterns:
         """int64[P], units taken per row of each kind."""
         return self._per_kind(self.lengths * self.repeats)
 
+    def joined(self, other: "Patterns") -> "Patterns":
+        """Both, one after the other."""
+        return Patterns(
+            counts=np.concatenate([self.counts, other.counts]),
+            offsets=np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]]),
+            lengths=np.concatenate([self.lengths, other.lengths]),
+            repeats=np.concatenate([self.repeats, other.repeats]),
+        )
+
     def totals(self) -> tuple[np.ndarray, np.ndarray]:
         """Samples placed by length: ascending lengths and their counts."""
         lengths, where = np.unique(self.lengths, return_inverse=True)
