@@ -132,7 +132,7 @@ def _by_ends(ids: list[int], text: str, spans: Sequence[Span], ends: np.ndarray,
             continue
         stop = len(ends) if end == total else int(ends.searchsorted(end, "left")) + 1
         out.append((first + before, stop + before))
-        opens_early = first > 0 and ends[first - 1] != start
+        opens_early = start != (ends[first - 1] if first else 0)
         closes_late = ends[stop - 1] != end
         straddling += int(opens_early or closes_late) if stop - first == 1 else int(opens_early) + int(closes_late)
     return SpanIds(ids, out, straddling)
