@@ -40,6 +40,38 @@ class Cost:
         """The same call on a batch that is first copied together."""
         return self.kernel(heads, count, nq, nk) + heads * count * (nq + nk) / 2 * self.gather_us
 
+    def estimate(self, heads: float, calls: int, tokens: int, pairs: int) -> float:
+        """`calls` kernel calls on `tokens` queries that see `pairs` keys in all."""
+        return calls * self.launch_us + heads * (tokens * self.token_us + pairs * self.pair_us)
+
+
+def _gpu(launch_us: float, pair_ns: float) -> Cost:
+    return Cost(launch_us=launch_us, token_us=pair_ns * 0.05, pair_us=pair_ns * 1e-3, gather_us=pair_ns * 0.1)
+
+
+# Measured here: CPU. The CUDA ones only put the kernels in the order of their authors' published speeds.
+DEFAULTS: dict[str, dict[str, Cost]] = {
+    "cpu": {
+        "segmented": Cost(),
+        "dense": Cost(launch_us=300.0, pair_us=0.0098),
+        "flex": Cost(launch_us=5000.0, pair_us=0.1),
+        "reference": Cost(launch_us=1000.0, token_us=5.0, pair_us=0.1),
+    },
+    "cuda": {
+        "flash-attn-4": _gpu(80.0, 0.0007),
+        "flash-attn-3": _gpu(80.0, 0.0008),
+        "flash-attn-2": _gpu(80.0, 0.0014),
+        "torch-varlen": _gpu(80.0, 0.0015),
+        "transformer-engine": _gpu(200.0, 0.0015),
+        "xformers": _gpu(150.0, 0.002),
+        "flex": _gpu(150.0, 0.0022),
+        "segmented": _gpu(600.0, 0.02),
+        "dense": _gpu(100.0, 0.004),
+        "reference": _gpu(2000.0, 0.5),
+    },
+}
+ANYWHERE = "cpu"
+
 
 def path() -> Path:
     """Where calibration is kept: `$PADLESS_ATTENTION_COST`, or the user's cache folder."""
@@ -47,28 +79,40 @@ def path() -> Path:
     return Path(os.environ.get("PADLESS_ATTENTION_COST", cache / "padless" / "attention_cost.json"))
 
 
-def save(cost: Cost, where: Path) -> None:
-    """Write a calibration for later processes."""
+def save(device: str, costs: dict[str, Cost], where: Path) -> None:
+    """Write the calibration of one device type for later processes; other device types stay."""
+    known = _read(where) if where.exists() else {}
+    known[device] = {name: asdict(cost) for name, cost in costs.items()}
     where.parent.mkdir(parents=True, exist_ok=True)
-    where.write_text(json.dumps(asdict(cost), indent=2) + "\n")
-
-
-def load(where: Path) -> Cost:
-    """Read a calibration.
-
-    Raises:
-        PadlessError: When the file is not one.
-    """
-    try:
-        return Cost(**json.loads(where.read_text()))
-    except (ValueError, TypeError) as error:
-        raise PadlessError(
-            f"{where} holds no attention cost model ({error}): delete it, or run padless bench attention --calibrate"
-        ) from error
+    where.write_text(json.dumps(known, indent=2) + "\n")
+    machine.cache_clear()
 
 
 @functools.cache
-def machine() -> Cost:
-    """The calibration of this machine, or the defaults; read once per process."""
+def machine(device: str) -> dict[str, Cost]:
+    """What each backend costs on this machine: calibrated where it was, else the defaults; read once per process.
+
+    Raises:
+        PadlessError: When the calibration file is not one.
+    """
+    costs = dict(DEFAULTS.get(device, DEFAULTS[ANYWHERE]))
     where = path()
-    return load(where) if where.exists() else Cost()
+    if where.exists():
+        try:
+            costs |= {name: Cost(**numbers) for name, numbers in _read(where).get(device, {}).items()}
+        except TypeError as error:
+            raise _damaged(where, error) from error
+    return costs
+
+
+def _read(where: Path) -> dict[str, dict[str, dict[str, float]]]:
+    try:
+        return json.loads(where.read_text())
+    except ValueError as error:
+        raise _damaged(where, error) from error
+
+
+def _damaged(where: Path, error: Exception) -> PadlessError:
+    return PadlessError(
+        f"{where} holds no attention cost model ({error}): delete it, or run padless bench attention --calibrate"
+    )

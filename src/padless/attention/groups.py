@@ -267,9 +267,7 @@ def _seen_in_batch(members: list[Piece], nq: int, nk: int) -> np.ndarray | None:
     return None if members[0].full else band(*members[0].shape)
 
 
-def _copy(
-    batches: list[list[tuple[int, int]]], slots: int, device: torch.device
-) -> ByPiece | ByToken | None:
+def _copy(batches: list[list[tuple[int, int]]], slots: int, device: torch.device) -> ByPiece | ByToken | None:
     """How the tokens of padded batches get in and out; a batch is its pieces' (start, length)."""
     if not batches:
         return None

@@ -65,6 +65,7 @@ class FlashCpu:
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: Spec
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `Kernel.forward`."""
         return _flash(q, k, v, 0.0, spec.causal, attn_mask=_bias(spec, q), scale=spec.scale)
 
     def backward(
@@ -77,9 +78,8 @@ class FlashCpu:
         lse: torch.Tensor,
         spec: Spec,
     ) -> Grads:
-        return _flash_backward(
-            grad, q, k, v, out, lse, 0.0, spec.causal, attn_mask=_bias(spec, q), scale=spec.scale
-        )
+        """As `Kernel.backward`."""
+        return _flash_backward(grad, q, k, v, out, lse, 0.0, spec.causal, attn_mask=_bias(spec, q), scale=spec.scale)
 
 
 class Written:
@@ -88,6 +88,7 @@ class Written:
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: Spec
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `Kernel.forward`."""
         scores, _ = _scores(_by_group(_wide(q), k.shape[1]), _wide(k)[:, :, None], spec)
         lse = torch.logsumexp(scores, dim=-1)
         out = torch.exp(scores - lse[..., None]) @ _wide(v)[:, :, None]
@@ -103,6 +104,7 @@ class Written:
         lse: torch.Tensor,
         spec: Spec,
     ) -> Grads:
+        """As `Kernel.backward`."""
         kv = k.shape[1]
         qg, gg, og = (_by_group(_wide(x), kv) for x in (q, grad, out))
         kw, vw = _wide(k)[:, :, None], _wide(v)[:, :, None]

@@ -47,7 +47,7 @@ class Problem:
     return_lse: bool = False
 
     def __post_init__(self) -> None:
-        _check_tensors(self.q, self.k, self.v)
+        check_tensors(self.q, self.k, self.v)
         _check_slots(self.segments, self.q, self.k)
         _check_options(self)
 
@@ -85,7 +85,8 @@ def visible(nq: int, nk: int, left: int | None, right: int | None) -> np.ndarray
     return seen
 
 
-def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Raise PadlessError unless q, k and v are packed tensors that fit together."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.ndim != 3:
             raise PadlessError(

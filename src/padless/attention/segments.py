@@ -141,6 +141,26 @@ class Segments:
         starts, lengths = (self.q_starts, self.q_lengths) if side == "q" else (self.k_starts, self.k_lengths)
         return np.repeat(starts - _starts(lengths), lengths) + np.arange(lengths.sum())
 
+    def cu_seqlens(self, side: str, device: Any) -> Any:
+        """Prefix sums of one side ("q" or "k") as an int32 tensor on `device`; made once."""
+        import torch
+
+        key = ("cu_seqlens", side, torch.device(device))
+        if key not in self.cache:
+            lengths = self.q_lengths if side == "q" else self.k_lengths
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            self.cache[key] = torch.from_numpy(offsets).to(device, non_blocking=True)
+        return self.cache[key]
+
+    def indices(self, side: str, device: Any) -> Any:
+        """`real(side)` as an int64 tensor on `device`; made once."""
+        import torch
+
+        key = ("real", side, torch.device(device))
+        if key not in self.cache:
+            self.cache[key] = torch.from_numpy(self.real(side)).to(device, non_blocking=True)
+        return self.cache[key]
+
     def padding(self, device: Any) -> Any:
         """Query slots that hold no real token, as an int64 tensor on `device`; made once."""
         import torch

@@ -6,16 +6,19 @@ from typing import Any
 import torch
 
 from padless.attention import select
-from padless.attention.problem import Problem
+from padless.attention.problem import Problem, check_tensors
 from padless.attention.segments import Segments
+from padless.attention.steps import Step, steps_of
 from padless.errors import PadlessError
+from padless.rows import Batch
 
 
+@torch.compiler.disable  # boundaries are host numbers that change with every batch: compiled code must not guard them
 def varlen_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    segments: Segments | Any = None,
+    batch: Batch | Segments | None = None,
     *,
     cu_seqlens: Any = None,
     cu_seqlens_k: Any = None,
@@ -32,15 +35,18 @@ def varlen_attention(
     """Attention in which a token sees only its own segment.
 
     Args:
-        q: Queries `[Tq, Hq, D]`; float64, float32, float16 or bfloat16; the last dimension contiguous, other strides free.
+        q: Queries `[Tq, Hq, D]`; float64, float32, float16 or bfloat16; the last dimension contiguous, others
+            as they are.
         k: Keys `[Tk, Hkv, D]`; `Hq` is a multiple of `Hkv` (grouped-query heads).
         v: Values `[Tk, Hkv, Dv]`.
-        segments: A `Batch` (its boundaries and its rule are used) or `Segments`. Make it once and hand it to every
-            layer: plans and device copies are kept on it.
-        cu_seqlens: Boundaries by hand, instead of `segments`: prefix sums of the query lengths, `[S + 1]`.
+        batch: A `Batch` (its boundaries and its rule are used) or `Segments`. Hand the same object to every layer:
+            plans and device copies are kept with it, and nothing waits for the device.
+        cu_seqlens: Boundaries by hand, instead of a batch: prefix sums of the query lengths, `[S + 1]`.
         cu_seqlens_k: The same for keys when they differ; the causal mask is then aligned to the bottom right.
-        causal: Whether a token sees only what comes before it; True unless the batch's rule says otherwise.
+        causal: Whether a token sees only itself and what comes before it; by default True without a batch, and the
+            batch's rule with one.
         window: `(left, right)` distances still visible, as in flash-attn; None is no limit. Causal sets right to 0.
+            A model's "sliding window of W tokens" is `(W - 1, 0)`.
         scale: Multiplies the scores; `1 / sqrt(D)` by default.
         softcap: `softcap * tanh(score / softcap)` replaces each score; 0 is off (Gemma 2).
         sinks: One extra logit per query head that takes part in each softmax and has no value; `[Hq]` (GPT-OSS).
@@ -66,34 +72,101 @@ def varlen_attention(
         >>> torch.allclose(out[3:], alone, atol=1e-6)
         True
     """
-    where = _segments(segments, cu_seqlens, cu_seqlens_k)
-    left, right = window if window is not None else (None, None)
-    if causal or causal is None:
-        right = 0
-    problem = Problem(
-        q=q,
-        k=k,
-        v=v,
-        segments=where,
-        left=left,
-        right=right,
-        scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-        softcap=softcap,
-        sinks=sinks,
-        dropout_p=dropout_p,
-        deterministic=deterministic,
-        return_lse=return_lse,
-    )
-    out, lse = select.run(problem, backend)
+    steps = _steps(batch, cu_seqlens, cu_seqlens_k, causal, window)
+    options = {
+        "scale": 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+        "softcap": softcap,
+        "sinks": sinks,
+        "dropout_p": dropout_p,
+        "deterministic": deterministic,
+        "return_lse": return_lse,
+    }
+    problems = [_problem(step, q, k, v, options) for step in steps]
+    found = [select.run(p, backend) for p in problems]
+    out, lse = found[0] if len(steps) == 1 and steps[0].q_index is None else _put_together(steps, found, q)
     return (out, lse) if return_lse else out
 
 
-def _segments(segments: Any, cu_seqlens: Any, cu_seqlens_k: Any) -> Segments:
-    """The one description of boundaries that was given."""
-    if (segments is None) == (cu_seqlens is None):
+def choose(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    batch: Batch | Segments | None = None,
+    *,
+    cu_seqlens: Any = None,
+    backend: str = "auto",
+    **options: Any,
+) -> select.Choice:
+    """Which backend and which path `varlen_attention` would take for the same arguments, and why.
+
+    Example:
+        >>> import torch
+        >>> q, k, v = torch.randn(3, 8, 4, 16).unbind()
+        >>> choose(q, k, v, cu_seqlens=[0, 4, 8]).path
+        'fixed'
+        >>> print(choose(q, k, v, cu_seqlens=[0, 3, 8]).backend)
+        segmented
+    """
+    boundaries = (options.pop(name, None) for name in ("cu_seqlens_k", "causal", "window"))
+    [step, *_] = _steps(batch, cu_seqlens, *boundaries)
+    scale = options.pop("scale", None)
+    return select.choose(_problem(step, q, k, v, {"scale": 1.0 if scale is None else scale, **options}), backend)
+
+
+def _steps(
+    batch: Batch | Segments | None,
+    cu_seqlens: Any,
+    cu_seqlens_k: Any,
+    causal: bool | None,
+    window: tuple[int | None, int | None] | None,
+) -> tuple[Step, ...]:
+    """The plain calls that were asked for, from the one description of boundaries that was given."""
+    if (batch is None) == (cu_seqlens is None):
         raise PadlessError("give the boundaries once: a batch (or Segments), or cu_seqlens")
-    if segments is None:
-        return Segments.of(cu_seqlens, cu_seqlens_k)
-    if isinstance(segments, Segments):
-        return segments
-    raise PadlessError(f"cannot read boundaries from a {type(segments).__name__}")
+    if isinstance(batch, Batch):
+        if causal is not None or window is not None or cu_seqlens_k is not None:
+            raise PadlessError(
+                f"causal, window or cu_seqlens_k was given beside a batch, whose own rule is {batch.rule}: one of them "
+                "would be ignored; put it into the batch's rule, or give Segments instead of the batch"
+            )
+        return steps_of(batch)
+    if batch is None:
+        segments = Segments.of(cu_seqlens, cu_seqlens_k)
+    elif isinstance(batch, Segments) and cu_seqlens_k is None:
+        segments = batch
+    else:
+        raise PadlessError(
+            f"cannot read boundaries from a {type(batch).__name__}"
+            f"{' and cu_seqlens_k' if cu_seqlens_k is not None else ''}: give a Batch or Segments alone, or offsets"
+        )
+    left, right = _window(window)
+    return (
+        Step(segments=segments, q_index=None, k_index=None, left=left, right=0 if causal in (None, True) else right),
+    )
+
+
+def _window(window: Any) -> tuple[int | None, int | None]:
+    if window is None:
+        return None, None
+    if not isinstance(window, tuple | list) or len(window) != 2:
+        raise PadlessError(f"window is {window!r}: give (left, right), with None for no limit")
+    return tuple(window)
+
+
+def _problem(step: Step, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Problem:
+    check_tensors(q, k, v)
+    taken = {"q": step.take("q", q), "k": step.take("k", k), "v": step.take("k", v)}
+    return Problem(**taken, segments=step.segments, left=step.left, right=step.right, **options)
+
+
+def _put_together(
+    steps: tuple[Step, ...], found: list[tuple[torch.Tensor, torch.Tensor | None]], q: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Every query is in one call; what is in none is padding."""
+    index = torch.cat([step.index("q", q.device) for step in steps])
+    outs = torch.cat([out for out, _ in found])
+    out = outs.new_zeros(q.shape[0], *outs.shape[1:]).index_copy(0, index, outs)
+    if found[0][1] is None:
+        return out, None
+    lses = torch.cat([lse for _, lse in found if lse is not None])
+    return out, lses.new_full((q.shape[0], lses.shape[1]), -math.inf).index_copy(0, index, lses)

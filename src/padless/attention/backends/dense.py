@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from padless.attention.capability import Backend, Capability, always
 from padless.attention.problem import Problem, visible
 
 
@@ -25,3 +26,13 @@ def row_mask(p: Problem) -> torch.Tensor:
     for qs, ql, ks, kl in zip(s.q_starts, s.q_lengths, s.k_starts, s.k_lengths, strict=True):
         mask[qs : qs + ql, ks : ks + kl] = torch.from_numpy(visible(int(ql), int(kl), p.left, p.right))
     return mask
+
+
+BACKEND = Backend(
+    name="dense",
+    summary="SDPA with a dense mask over the row (any device, quadratic)",
+    capability=Capability(dropout=True, deterministic=False, lse=False),
+    missing=always,
+    run=run,
+    padding=True,
+)

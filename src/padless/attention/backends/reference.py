@@ -2,6 +2,7 @@
 
 import torch
 
+from padless.attention.capability import Backend, Capability, always
 from padless.attention.problem import Problem, visible
 
 
@@ -25,9 +26,7 @@ def run(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(outs).to(p.q.dtype), torch.cat(lses)
 
 
-def _segment(
-    p: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _segment(p: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of one segment, heads already matched."""
     scores = torch.einsum("qhd,khd->hqk", q, k) * p.scale
     if p.softcap:
@@ -46,3 +45,13 @@ def _segment(
     weights = torch.nn.functional.dropout(weights, p.dropout_p, training=p.dropout_p > 0)
     out = torch.einsum("hqk,khd->qhd", weights, v)
     return out, lse.masked_fill(blind, -torch.inf).squeeze(2).T
+
+
+BACKEND = Backend(
+    name="reference",
+    summary="naive float64, one segment after the other (any device, slow)",
+    capability=Capability(softcap=True, sinks=True, dropout=True),
+    missing=always,
+    run=run,
+    padding=True,
+)

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from padless.attention import cost
+from padless.attention.capability import Backend, Capability, always
 from padless.attention.groups import Group, Plan, plan
 from padless.attention.kernels import FlashCpu, Grads, Kernel, Spec, Written
 from padless.attention.pieces import BAND, cut
@@ -61,10 +62,8 @@ def job(p: Problem) -> Job:
     if key not in p.segments.cache:
         pieces = cut(p.segments, p.left, p.right, longest=BAND if isinstance(kernel, Written) else None)
         slots = (p.segments.q_slots, p.segments.k_slots)
-        p.segments.cache[key] = plan(pieces, slots, heads, cost.machine(), p.q.device)
-    return Job(
-        segments=p.segments, plan=p.segments.cache[key], kernel=kernel, scale=p.scale, softcap=p.softcap
-    )
+        p.segments.cache[key] = plan(pieces, slots, heads, cost.machine(p.q.device.type)["segmented"], p.q.device)
+    return Job(segments=p.segments, plan=p.segments.cache[key], kernel=kernel, scale=p.scale, softcap=p.softcap)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,19 +136,18 @@ def _forward_group(
     """One kernel call on views of q, k and v."""
     q, k, v = tensors
     wide = g.k.length < WIDEN_BELOW
-    taken = (_wide(x, job.kernel, wide) for x in (g.q.take(q), g.k.take(k), g.k.take(v)))
-    out, lse = job.kernel.forward(*taken, job.spec(g))
+    q, k, v = (_wide(x, job.kernel, wide) for x in (g.q.take(q), g.k.take(k), g.k.take(v)))
+    out, lse = job.kernel.forward(q, k, v, job.spec(g))
     return (out, lse) if sinks is None else _with_sinks(out, lse, sinks)
 
 
-def _backward_group(
-    job: Job, g: Group, tensors: Sequence[torch.Tensor], out: torch.Tensor, lse: torch.Tensor
-) -> Grads:
+def _backward_group(job: Job, g: Group, tensors: Sequence[torch.Tensor], out: torch.Tensor, lse: torch.Tensor) -> Grads:
     """One kernel call on views of the output's gradient, q, k and v, with the group's own output."""
     grad, q, k, v = tensors
     wide = g.k.length < WIDEN_BELOW
     taken = (g.q.take(grad), g.q.take(q), g.k.take(k), g.k.take(v), out)
-    return job.kernel.backward(*(_wide(x, job.kernel, wide) for x in taken), lse, job.spec(g))
+    grad, q, k, v, out = (_wide(x, job.kernel, wide) for x in taken)
+    return job.kernel.backward(grad, q, k, v, out, lse, job.spec(g))
 
 
 def _empty_lse(job: Job, q: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
@@ -200,18 +198,24 @@ def _wide(x: torch.Tensor, kernel: Kernel, wide: bool = True) -> torch.Tensor:
     return x.float() if wide and half and isinstance(kernel, FlashCpu) else x
 
 
-def _with_sinks(
-    out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _with_sinks(out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A sink takes its share of every softmax; handing the backward this output and log-sum-exp makes it exact."""
     total = torch.logaddexp(lse, sinks.to(lse.dtype)[:, None])
     return (out * torch.exp(lse - total)[..., None]).to(out.dtype), total
 
 
-def sinks_grad(
-    grad: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor
-) -> torch.Tensor:
+def sinks_grad(grad: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
     """The sink's weight times minus what it takes away, summed over queries."""
     taken = (grad.to(lse.dtype) * out.to(lse.dtype)).sum(-1)
     weight = torch.exp(sinks.to(lse.dtype) - lse).masked_fill(torch.isneginf(lse), 0.0)
     return -(weight * taken).sum(0).to(sinks.dtype)
+
+
+BACKEND = Backend(
+    name="segmented",
+    summary="segment by segment on a fixed-shape kernel (any device)",
+    capability=Capability(softcap=True, sinks=True),
+    missing=always,
+    run=run,
+    padding=True,
+)

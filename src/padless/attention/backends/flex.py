@@ -1,0 +1,86 @@
+"""FlexAttention: one compiled kernel, the rule as a function of (segment, position)."""
+
+import functools
+from typing import Any
+
+import torch
+
+from padless.attention.capability import Backend, Capability
+from padless.attention.installed import function, present
+from padless.attention.problem import Problem
+
+_MODULE = "torch.nn.attention.flex_attention"
+_ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale", "enable_gqa", "return_lse")
+
+
+def run(p: Problem) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Output and log-sum-exp; sinks are worked in from the log-sum-exp, through which gradients flow."""
+    q, k, v = (x.transpose(0, 1)[None] for x in (p.q, p.k, p.v))
+    out, lse = _kernel(p.q.device.type)(
+        q,
+        k,
+        v,
+        score_mod=_cap(p.softcap) if p.softcap else None,
+        block_mask=_block_mask(p),
+        scale=p.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+        return_lse=True,
+    )
+    out, lse = out[0].transpose(0, 1), lse[0].T
+    if p.sinks is not None:
+        total = torch.logaddexp(lse, p.sinks.to(lse.dtype))
+        out, lse = (out * torch.exp(lse - total)[..., None]).to(p.q.dtype), total
+    return out, lse.detach()
+
+
+@functools.cache
+def _kernel(device: str) -> Any:
+    """Compiled where gradients need it; eager on CPUs, where the compiled one saves nothing worth a compiler."""
+    flex = function(_MODULE, "flex_attention", _ARGUMENTS)
+    return flex if device == "cpu" else torch.compile(flex, dynamic=False)
+
+
+@functools.cache
+def _cap(softcap: float) -> Any:
+    """The same function object each time, so that nothing is compiled anew."""
+    return lambda score, _b, _h, _q, _k: softcap * torch.tanh(score / softcap)
+
+
+def _block_mask(p: Problem) -> Any:
+    """Who sees whom, made once per batch and shared by the layers."""
+    s, device = p.segments, p.q.device
+    key = ("flex", p.left, p.right, device)
+    if key not in s.cache:
+        make = function(_MODULE, "create_block_mask", ("mask_mod", "B", "H", "Q_LEN", "KV_LEN", "device"))
+        s.cache[key] = make(_mask_mod(p), None, None, s.q_slots, s.k_slots, device=str(device))
+    return s.cache[key]
+
+
+def _mask_mod(p: Problem) -> Any:
+    s, device, left, right = p.segments, p.q.device, p.left, p.right
+    ids = torch.arange(len(s))
+    q_segment = ids.repeat_interleave(torch.tensor(s.q_lengths)).to(device)
+    k_segment = ids.repeat_interleave(torch.tensor(s.k_lengths)).to(device)
+    # Positions count back from the segment's end, which aligns the diagonal to the bottom right.
+    q_place = (torch.arange(s.q_slots) - torch.tensor(s.q_starts + s.q_lengths)[q_segment.cpu()]).to(device)
+    k_place = (torch.arange(s.k_slots) - torch.tensor(s.k_starts + s.k_lengths)[k_segment.cpu()]).to(device)
+
+    def mask_mod(_b: Any, _h: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        seen = q_segment[q] == k_segment[k]
+        distance = k_place[k] - q_place[q]
+        if right is not None:
+            seen = seen & (distance <= right)
+        if left is not None:
+            seen = seen & (distance >= -left)
+        return seen
+
+    return mask_mod
+
+
+BACKEND = Backend(
+    name="flex",
+    summary="FlexAttention (CUDA; CPU without gradients)",
+    capability=Capability(devices=("cuda", "cpu"), softcap=True, sinks=True, backward=("cuda",), deterministic=False),
+    missing=lambda: None if present(_MODULE) else "this PyTorch has no FlexAttention (2.5 and later have it)",
+    run=run,
+)
