@@ -29,7 +29,8 @@ def flex_mask_mod(batch: Batch) -> Callable[[Any, Any, Any, Any], Any]:
     require("torch", extra="torch", feature="FlexAttention masks")
     device = batch.input_ids.device if is_tensor(batch.input_ids) else None
     tokens = [to_torch(values, device) for values in tokens_of(batch)]
-    rule, table = batch.rule, visibility_table(batch.torch())
+    rule, table = batch.rule, visibility_table(batch)
+    table = None if table is None else to_torch(table)
 
     def mask_mod(_b: Any, _h: Any, q: Any, kv: Any) -> Any:
         return attends(rule, Tokens(*(x[q] for x in tokens)), Tokens(*(x[kv] for x in tokens)), table)

@@ -6,6 +6,7 @@ from typing import Any
 from padless.errors import PadlessError, require
 from padless.masks.calls import varlen_calls
 from padless.rows import Batch
+from padless.rows.tensors import to_torch
 
 
 def torch_varlen_kwargs(batch: Batch) -> list[dict[str, Any]]:
@@ -48,11 +49,11 @@ def torch_varlen_kwargs(batch: Batch) -> list[dict[str, Any]]:
         )
     return [
         {
-            "cu_seq_q": call.cu_seqlens_q,
-            "cu_seq_k": call.cu_seqlens_k,
+            "cu_seq_q": to_torch(call.cu_seqlens_q),
+            "cu_seq_k": to_torch(call.cu_seqlens_k),
             "max_q": call.max_seqlen_q,
             "max_k": call.max_seqlen_k,
             **({"window_size": call.window} if windows else {"is_causal": call.causal}),
         }
-        for call in varlen_calls(batch.torch())
+        for call in varlen_calls(batch)
     ]

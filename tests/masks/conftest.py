@@ -1,11 +1,12 @@
 """Ragged batches from a seed, cheap enough for ten thousand of them: every rule, padding of every kind."""
 
-from collections.abc import Iterator
 from itertools import pairwise
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
+import pytest
 
+from padless.masks._reference import reference_mask
 from padless.rows import Batch, Rule, batch_from_segments
 from padless.rows.rule import Kind
 
@@ -22,7 +23,7 @@ def random_rule(rng: np.random.Generator, kind: str, *, window: bool, chunk: boo
     limits = [(int(rng.integers(0, 6)), None), (None, int(rng.integers(0, 6))), tuple(rng.integers(0, 6, 2).tolist())]
     table = (rng.random((4, 4)) < 0.5) | np.eye(4, dtype=bool)
     return Rule(
-        kind=cast(Kind, "block-causal" if kind in ("mixed", "visibility") else kind),
+        kind=cast("Kind", "block-causal" if kind in ("mixed", "visibility") else kind),
         window=limits[rng.integers(3)] if window else None,
         chunk=int(rng.integers(1, 7)) if chunk else None,
         visibility=tuple(map(tuple, table.tolist())) if kind == "visibility" else None,
@@ -69,16 +70,32 @@ def random_batch(rng: np.random.Generator, kind: str, *, window: bool = False, c
     )
 
 
-def random_batches(
-    count: int, seed: int, kinds: tuple[str, ...] = KINDS, *, window: bool = True, chunk: bool = True
-) -> Iterator[Batch]:
-    """`count` batches over `kinds` in turn; windows and chunks, where allowed, in about a third of them each."""
+class Checked(NamedTuple):
+    """A batch, and who sees whom in it by the naive double loop."""
+
+    batch: Batch
+    mask: np.ndarray
+
+
+def random_batches(count: int, seed: int, kinds: tuple[str, ...], *, chunk: bool) -> list[Checked]:
+    """`count` batches over `kinds` in turn, with a window in about a third, and with chunks where allowed."""
     rng = np.random.default_rng(seed)
+    batches = []
     for i in range(count):
         kind = kinds[i % len(kinds)]
-        yield random_batch(
-            rng,
-            kind,
-            window=window and kind != "visibility" and rng.random() < 0.35,
-            chunk=chunk and rng.random() < 0.35,
-        )
+        window = kind != "visibility" and rng.random() < 0.35
+        batch = random_batch(rng, kind, window=bool(window), chunk=chunk and rng.random() < 0.35)
+        batches.append(Checked(batch, reference_mask(batch)))
+    return batches
+
+
+@pytest.fixture(scope="session")
+def all_rules() -> list[Checked]:
+    """10,200 batches under every kind of rule."""
+    return random_batches(10_200, 11, KINDS, chunk=True)
+
+
+@pytest.fixture(scope="session")
+def plain_rules() -> list[Checked]:
+    """10,000 batches under the rules that every kernel knows: causal and bidirectional, some with a window."""
+    return random_batches(10_000, 12, ("causal", "bidirectional"), chunk=False)
