@@ -18,6 +18,7 @@ COMMANDS = {
     "backends": "Which attention kernels this machine can run, and why not.",
     "bench": "Measure what packing gains on this machine.",
     "audit": "Prove on your own model that packing changed nothing.",
+    "report": "One HTML file that shows it to a colleague.",
 }
 
 WRONG_USE = 2
