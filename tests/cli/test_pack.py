@@ -254,6 +254,8 @@ def test_every_format_gives_the_same_tokens(padless: Padless, tmp_path: Path, mo
         store = TokenStore(tmp_path / f"out{number}")
         found.append(np.concatenate([sample.input_ids for sample in store]).tolist())
         assert store.source_of(49)[1] == 50
+        of_folder = {"texts": "texts/049.txt", "hf": "hf/data-00000-of-00001.arrow"}
+        assert store.source_of(49)[0] == (str(tmp_path / of_folder[name]) if name in of_folder else str(source))
     assert all(tokens == found[0] for tokens in found)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from padless.corpus.documents import save_documents
 from padless.corpus.durable import remove_unfinished, write_bytes
 from padless.corpus.encode import Encoder
 from padless.corpus.encoded import Encoded, Position, encoded_batches
@@ -262,7 +263,7 @@ def _make(
         watch.finish()
         _refuse_changed(before, _stamps(sources))
         report(Progress(phase="planning rows", samples=writer.samples, tokens=writer.tokens))
-        _close(folder, job, writer, rejects, encoder, request.spec)
+        _close(folder, job, writer, rejects, sources, encoder, request.spec)
     except PadlessError:
         rejects.close()
         _forget(folder)
@@ -306,7 +307,15 @@ def _judge(batch: Encoded, rejects: Rejects, request: PackRequest) -> None:
     rejects.add(batch.source, batch.rejected)
 
 
-def _close(folder: Path, job: Job, writer: StoreWriter, rejects: Rejects, encoder: Encoder, spec: PlanSpec) -> None:
+def _close(
+    folder: Path,
+    job: Job,
+    writer: StoreWriter,
+    rejects: Rejects,
+    sources: Sequence[Source],
+    encoder: Encoder,
+    spec: PlanSpec,
+) -> None:
     """Plan the rows, put the side files in place, and last of all the manifest."""
     if not writer.shards:
         raise PadlessError(f"the inputs hold no sample: all {rejects.count:,} records were rejected")
@@ -321,6 +330,7 @@ def _close(folder: Path, job: Job, writer: StoreWriter, rejects: Rejects, encode
         counts=Counts.of(tuple(writer.shards), rejected_records=rejects.count),
         shards=tuple(writer.shards),
         rejected=rejected,
+        documents=save_documents(folder, sources),
         plans=(planned,),
     )
     write_bytes(folder / MANIFEST, manifest.to_json())
@@ -331,7 +341,8 @@ def _forget(folder: Path) -> None:
     """Remove everything that an unfinished run has made; an error leaves nothing half-written."""
     remove_unfinished(folder)
     shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
-    for path in [*finished_shards(folder), *folder.glob("plan-*.npz"), *folder.glob(f"{REJECTED}*"), folder / JOB]:
+    made = ["plan-*.npz", "documents-*.jsonl", f"{REJECTED}*", JOB]
+    for path in [*finished_shards(folder), *(path for name in made for path in folder.glob(name))]:
         path.unlink(missing_ok=True)
 
 

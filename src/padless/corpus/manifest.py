@@ -184,8 +184,9 @@ class Versions(_Entry, frozen=True, kw_only=True):
 class Manifest(_Entry, frozen=True, kw_only=True):
     """The content of `manifest.json`.
 
-    `fingerprint` names the tokens and targets alone: it stays the same when a plan is added. `digest` is the hash of
-    the manifest's own text without it, so that a changed character is noticed wherever it is.
+    `fingerprint` names the tokens and targets alone: it stays the same when a plan is added. `documents` are lists of
+    names, one for each source that is a set of text files. `digest` is the hash of the manifest's own text without it,
+    so that a changed character is noticed wherever it is.
     """
 
     format: int
@@ -199,6 +200,7 @@ class Manifest(_Entry, frozen=True, kw_only=True):
     counts: Counts
     shards: tuple[ShardEntry, ...]
     rejected: FileEntry | None = None
+    documents: tuple[FileEntry, ...] = ()
     plans: tuple[PlanEntry, ...] = ()
     digest: str = ""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from padless.corpus.documents import documents_of
 from padless.corpus.durable import write_bytes
 from padless.corpus.lock import exclusive
 from padless.corpus.manifest import (
@@ -69,6 +70,7 @@ class TokenStore:
             _check_size(self.path / entry.name, entry.bytes)
         self._first_sample = np.cumsum([0, *(entry.samples for entry in self.manifest.shards)])
         self._open: dict[int, Shard] = {}
+        self._documents: dict[int, list[str] | None] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -149,9 +151,16 @@ class TokenStore:
         return tokens, targets
 
     def source_of(self, sample_id: int) -> tuple[str, int]:
-        """The file that a sample came from, as it was named to `padless pack`, and its record number there."""
+        """The file that a sample came from, as it was named to `padless pack`, and its record number there.
+
+        A text document is a file of its own; its number is its place among the documents that were named with it.
+        """
         shard, local = self._locate(sample_id)
-        return self.manifest.sources[int(shard.sources[local])].name, int(shard.records[local])
+        source, record = int(shard.sources[local]), int(shard.records[local])
+        if source not in self._documents:
+            self._documents[source] = documents_of(self.path, self.manifest.documents, source)
+        documents = self._documents[source]
+        return self.manifest.sources[source].name if documents is None else documents[record - 1], record
 
     def plans(self) -> tuple[PlanEntry, ...]:
         """The plans saved beside the tokens, by capacity."""

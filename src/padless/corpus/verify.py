@@ -69,7 +69,12 @@ def verify(path: str | Path, *, report: Callable[[str], None] = lambda name: Non
         report(name)
         checks.append(Check(name=name, seen=seen, violations=tuple(_first(found))))
 
-    files = [*manifest.shards, *manifest.plans, *([manifest.rejected] if manifest.rejected else [])]
+    files = [
+        *manifest.shards,
+        *manifest.plans,
+        *manifest.documents,
+        *([manifest.rejected] if manifest.rejected else []),
+    ]
     files += [] if manifest.tokenizer is None else list(manifest.tokenizer.files)
     size = sum(entry.bytes for entry in files)
     run("files", _files(folder, files), f"{len(files)} files, {size / 1e6:,.1f} MB hashed")
