@@ -1,11 +1,10 @@
 """The planted faults: for each, a wrong model or collator, its right twin, and what the audit must call it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.nn import functional as F
+from torch.nn import functional
 
 from padless.auditing import AuditReport, audit
 
@@ -122,8 +121,5 @@ FAULTS: dict[str, Fault] = {
 
 def own_loss(outputs: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """A loss as many training loops write it."""
-    labels = F.pad(inputs["labels"][0], (0, 1), value=-100)[1:]
-    return F.cross_entropy(outputs.logits[0], labels)
-
-
-Builder = Callable[[], Fault]
+    labels = functional.pad(inputs["labels"][0], (0, 1), value=-100)[1:]
+    return functional.cross_entropy(outputs.logits[0], labels)

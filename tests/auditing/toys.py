@@ -1,7 +1,7 @@
 """Toy models and collators with one switch per fault.
 
-Every part is right when `fault` is "", and wrong in exactly one way otherwise. Rows are `[1, T]`; `segment_ids` are 1..S
-and 0 on padding.
+Every part is right when `fault` is "", and wrong in exactly one way otherwise. Rows are `[1, T]`; `segment_ids` are
+1..S and 0 on padding.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 VOCABULARY, EOD, WIDTH, HEADS, WINDOW, MEMORY = 96, 1, 16, 2, 5, 3
 
@@ -132,8 +132,8 @@ class ShortConvolution(nn.Module):
     def forward(self, x: torch.Tensor, row: Row) -> torch.Tensor:
         total = x * self.weight[0]
         for lag in (1, 2):
-            moved = F.pad(x, (0, 0, lag, 0))[: len(x)]
-            same = F.pad(row.segments, (lag, 0))[: len(x)] == row.segments
+            moved = functional.pad(x, (0, 0, lag, 0))[: len(x)]
+            same = functional.pad(row.segments, (lag, 0))[: len(x)] == row.segments
             total = total + self.weight[lag] * (moved if self.fault == "convolution" else moved * same[:, None].to(x))
         return total
 
@@ -271,8 +271,8 @@ class Toy(nn.Module):
         return Row(segments=segments, positions=positions)
 
     def loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items: int | None) -> torch.Tensor:
-        shifted = F.pad(labels[0], (0, 1), value=-100)[1:]
-        total = F.cross_entropy(
+        shifted = functional.pad(labels[0], (0, 1), value=-100)[1:]
+        total = functional.cross_entropy(
             logits[0].float() if logits.dtype == torch.bfloat16 else logits[0], shifted, reduction="sum"
         )
         return total / (num_items if num_items is not None else (shifted != -100).sum())

@@ -12,8 +12,8 @@ from padless.rows import Batch, collate
 def default_collate(model: torch.nn.Module) -> Callable[..., dict[str, Any]]:
     """A collator for `model`: `input_ids [1, T]`, and of the rest what its forward takes by name.
 
-    Offered are `position_ids`, `labels`, `segment_ids` (all `[1, T]`), `seq_idx` (`[1, T]` int32), `cu_seqlens` (`[S + 1]`
-    int32, covering every slot) and `max_seqlen`. Padding is a segment of its own where boundaries must cover every slot.
+    Offered are `position_ids`, `labels`, `segment_ids` (all `[1, T]`), `seq_idx` (`[1, T]` int32), `cu_seqlens`
+    (`[S + 1]` int32) and `max_seqlen`. `cu_seqlens` covers every slot: padding is a segment of its own there.
     """
     import inspect
 

@@ -75,13 +75,16 @@ def audit(
     """
     require("torch", extra="torch", feature="padless.audit")
     names = _chosen(checks)
-    from padless.auditing.setup import prepare
+    from padless.auditing.setup import prepare, require_module
     from padless.auditing.subject import awake, preserved
+
+    require_module(model)
 
     with preserved(model), awake(model) as woken:
         context = prepare(
             model, collate=collate, loss=loss, samples=samples, lengths=lengths, vocab_size=vocab_size, eod=eod,
-            call=call, logits=logits, count_argument=count_argument, shift=shift, position_axes=position_axes, seed=seed,
+            call=call, logits=logits, count_argument=count_argument, shift=shift, position_axes=position_axes,
+            seed=seed,
         )  # fmt: skip
         for check in names:
             if progress is not None:

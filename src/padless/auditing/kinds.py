@@ -10,7 +10,9 @@ _NAMES = (
     ("convolution", re.compile(r"conv", re.IGNORECASE)),
     (
         "state",
-        re.compile(r"mamba|ssm|scan|recurr|rwkv|retention|delta|linear_?att|rg_?lru|gru|lstm|state|mixer2?$", re.IGNORECASE),
+        re.compile(
+            r"mamba|ssm|scan|recurr|rwkv|retention|delta|linear_?att|rg_?lru|gru|lstm|state|mixer2?$", re.IGNORECASE
+        ),
     ),
     ("experts", re.compile(r"moe|expert|router|sparse", re.IGNORECASE)),
     ("attention", re.compile(r"att", re.IGNORECASE)),

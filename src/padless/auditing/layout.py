@@ -34,6 +34,7 @@ class Layout:
 
     @property
     def slots(self) -> int:
+        """Slots of all rows."""
         return self.rows * self.length
 
     @property

@@ -73,7 +73,9 @@ def makes_cache(subject: Subject, inputs: Any) -> bool:
     if given is not None:
         return bool(given)
     config = getattr(subject.model, "config", None)
-    return subject.accepts("use_cache") and bool(getattr(config, "use_cache", False))
+    configs = [config, getattr(config, "text_config", None)]
+    takes = subject.accepts("use_cache") or subject.takes_anything
+    return takes and any(bool(getattr(each, "use_cache", False)) for each in configs)
 
 
 def _clean_after(context: Context, subject: Subject, found: Scan, edit: Edit, train: bool) -> bool:

@@ -112,9 +112,10 @@ def find_embedding(subject: Subject, inputs: Any) -> torch.nn.Module | None:
         if found or not (torch.is_tensor(output) and output.is_floating_point()):
             return
         first = given[0] if given else None
-        if torch.is_tensor(first) and first.numel() == ids.numel() and not first.is_floating_point():
-            if torch.equal(first.reshape(-1).to(ids), ids.reshape(-1)):
-                found.append(module)
+        if not isinstance(first, torch.Tensor) or first.is_floating_point() or first.numel() != ids.numel():
+            return
+        if torch.equal(first.reshape(-1).to(ids), ids.reshape(-1)):
+            found.append(module)
 
     handles = [
         m.register_forward_hook(hook, with_kwargs=True) for m in subject.model.modules() if not list(m.children())
@@ -131,7 +132,11 @@ def find_embedding(subject: Subject, inputs: Any) -> torch.nn.Module | None:
 @contextlib.contextmanager
 def replaced_output(module: torch.nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
     """Let a module's output pass through `change`."""
-    handle = module.register_forward_hook(lambda _module, _args, output: change(output))
+
+    def hook(_module: torch.nn.Module, _args: Any, output: torch.Tensor) -> torch.Tensor:
+        return change(output)
+
+    handle = module.register_forward_hook(hook)
     try:
         yield
     finally:

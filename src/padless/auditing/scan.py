@@ -19,7 +19,7 @@ class Scan:
 
     Attributes:
         stage: E.g. `"float64, eval"`.
-        leaks: `[S, S]`: largest movement of the column segment's logits when the row segment changes; 0 on the diagonal.
+        leaks: `[S, S]`: largest movement of the column segment's logits when the row segment changes.
         own: `[S]`: largest movement of the changed segment's own logits.
         tolerance: What rounding may explain; 0.0 means bitwise.
         exact: Whether all passes ran the same operators on the same shapes.
@@ -43,10 +43,12 @@ class Scan:
 
     @property
     def worst(self) -> float:
+        """The largest movement of a segment that was not changed."""
         return float(self.leaks.max())
 
     @property
     def leaky(self) -> bool:
+        """Whether it is more than rounding may explain."""
         return self.worst > self.tolerance
 
     @property

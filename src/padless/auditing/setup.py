@@ -36,8 +36,6 @@ def prepare(
     Raises:
         PadlessError: When the vocabulary cannot be told, or a given sample is malformed.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise PadlessError(f"an audit needs an nn.Module; got {type(model).__name__}")
     config = text_config(model)
     vocabulary = vocab_size or _vocabulary(model, config)
     special = special_tokens(config)
@@ -69,6 +67,12 @@ def prepare(
         position_axes=position_axes or _position_axes(config),
         seed=seed,
     )
+
+
+def require_module(model: Any) -> None:
+    """Raise unless the model is an `nn.Module`."""
+    if not isinstance(model, torch.nn.Module):
+        raise PadlessError(f"an audit needs an nn.Module; got {type(model).__name__}")
 
 
 def text_config(model: torch.nn.Module) -> Any:

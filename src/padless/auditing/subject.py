@@ -107,7 +107,7 @@ class Subject:
         """One forward pass with a fixed seed; buffers that it changes are put back."""
         self.model.train(train)
         saved = [(buffer, buffer.clone()) for buffer in self.model.buffers()] if train else []
-        torch.manual_seed(seed)
+        _seed(self.device, seed)
         try:
             with blamed_on("the model"):
                 return self.call(self.model, inputs)
@@ -251,6 +251,14 @@ def awake(model: torch.nn.Module) -> Iterator[list[str]]:
                 p.zero_()
 
 
+def _seed(device: torch.device, seed: int) -> None:
+    """Seed the generators that a pass on this device may use; `torch.manual_seed` alone is slow without a GPU."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def tokens_of(inputs: Any) -> torch.Tensor:
     """The token ids of a mapping or a Batch."""
     return inputs["input_ids"] if isinstance(inputs, Mapping) else inputs.input_ids
@@ -272,8 +280,9 @@ def default_logits(outputs: Any) -> torch.Tensor:
         return outputs
     if isinstance(outputs, Mapping) and "logits" in outputs:
         return outputs["logits"]
-    if getattr(outputs, "logits", None) is not None:
-        return outputs.logits
+    logits = getattr(outputs, "logits", None)
+    if logits is not None:
+        return logits
     if isinstance(outputs, tuple):
         return next(item for item in outputs if isinstance(item, torch.Tensor) and item.ndim >= 2)
     raise FailedError(f"{type(outputs).__name__} has no logits; pass `logits=`, a function from outputs to [..., V]")

@@ -41,26 +41,25 @@ def show(report: AuditReport, *, explain: bool) -> None:
     """Print the table, then what is wrong and what to do about it."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     from padless.cli._tables import console
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for name, options in (
-        ("check", {"no_wrap": True}),
-        ("verdict", {"no_wrap": True}),
-        ("measured", {"justify": "right", "no_wrap": True}),
-        ("allowed", {"justify": "right", "no_wrap": True}),
-        ("what was seen", {"no_wrap": True, "overflow": "ellipsis"}),
-    ):
-        table.add_column(name, **options)
-    from rich.text import Text
-
-    for result in report:
-        verdict = Text(result.verdict, style=COLOURS[result.verdict])
-        table.add_row(result.name, verdict, number(result.measured), number(result.tolerance), Text(result.finding))
     printer = console()
-    if not printer.is_terminal:
-        printer.width = 120
+    width = printer.width = printer.width if printer.is_terminal else 120
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name in ("check", "verdict", "measured", "allowed", "what was seen"):
+        table.add_column(name, justify="right" if name in ("measured", "allowed") else "left", no_wrap=True)
+    names = max(len(result.name) for result in report)
+    room = max(20, width - names - 40)
+    for result in report:
+        table.add_row(
+            result.name,
+            Text(result.verdict, style=COLOURS[result.verdict]),
+            number(result.measured),
+            number(result.tolerance),
+            Text(_one_line(result.finding, room)),
+        )
     printer.print(Text(f"audit of {report.subject}", style="bold"))
     printer.print(table)
     filled = report.settings.get("zero_parameters_filled_while_auditing")
@@ -74,6 +73,11 @@ def show(report: AuditReport, *, explain: bool) -> None:
     colour = {0: "green", 1: "red"}.get(report.exit_code, "yellow")
     seconds = sum(result.seconds for result in report)
     click.echo(f"\n{click.style(SUMMARY[report.exit_code], fg=colour)} ({seconds:.1f} s)")
+
+
+def _one_line(text: str, room: int) -> str:
+    """The beginning of a finding; the whole stands below the table when it matters, and in the JSON always."""
+    return text if len(text) <= room else text[: room - 1].rstrip() + "…"
 
 
 def number(value: float | None) -> str:

@@ -18,8 +18,8 @@ def load_model(
     """A model by name, on the CPU, in evaluation mode.
 
     Args:
-        name: `module:function` (returns an `nn.Module`), a local Transformers directory, or with `random` the name of an
-            architecture.
+        name: `module:function` (returns an `nn.Module`), a local Transformers directory, or with `random` the name of
+            an architecture.
         random: Tiny random weights of the named architecture.
         attention: Attention implementation; `"padless"` prepares the model for packed rows.
         layers: Keep only this many layers (directories).

@@ -1,7 +1,7 @@
 """Denominator: the same samples in one batch, over accumulation steps, and over ranks must train the same.
 
-Steps and ranks are played in this process, as trainers do it: a loss that is told the global number of targets is summed
-over all parts; any other is averaged over them, as `loss / steps` and DDP do.
+Steps and ranks are played in this process, as trainers do it: a loss that is told the global number of targets is
+summed over all parts; any other is averaged over them, as `loss / steps` and DDP do.
 """
 
 from functools import reduce
@@ -39,7 +39,8 @@ def check(context: Context) -> CheckResult:
     convention = "summed over the global number of targets" if subject.counts else "averaged over steps and ranks"
     return _result(
         "proven",
-        f"{', '.join(splits)} train as one batch does: loss to {worst[1]:.1g}, gradients to {worst[0]:.1g} ({convention})",
+        f"{', '.join(splits)} train as one batch does: loss to {worst[1]:.1g}, gradients to {worst[0]:.1g} "
+        f"({convention})",
         measured=worst[0],
         tolerance=allowed_gradient,
         details=details,
@@ -64,7 +65,7 @@ def _combined(context: Context, parts: list[list[int]], total: int) -> tuple[Obj
 
 def _named(context, name, whole, found, weighted, allowed, details) -> CheckResult:
     loss, gradient = whole.distance(found)
-    first = [check for check in ("isolation", "targets", "positions") if _is_violated(context, check)]
+    first = [check for check in ("isolation", "targets", "positions", "parity") if _is_violated(context, check)]
     if first:
         text = f"{name} differ from one batch, as they must with {' and '.join(first)} violated"
         return _result("undecided", text, details=details)

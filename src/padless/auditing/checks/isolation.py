@@ -49,8 +49,8 @@ def _violated(
     pairs = found.pairs
     finding = (
         f"changing segment {source + 1} moves segment {target + 1} by {found.worst:.3g} "
-        f"(its own logits move by {found.own[source]:.3g}); {len(pairs)} of {found.leaks.size - len(found.own)} ordered "
-        f"pairs leak ({found.stage})"
+        f"(its own logits move by {found.own[source]:.3g}); {len(pairs)} of {found.leaks.size - len(found.own)} "
+        f"ordered pairs leak ({found.stage})"
     )
     if hidden:
         finding = (
@@ -72,7 +72,7 @@ def _violated(
 
 
 def _hidden(context: Context, scans: list) -> CheckResult | None:
-    """Hidden states moved while logits stood still: a leak that rounding hides, if float64 cannot say otherwise."""
+    """Hidden states moved while logits stood still: a leak hidden by rounding, if float64 cannot say otherwise."""
     moved = [item for item in scans if item[0].move is not None and item[0].exact]
     if not moved or context.precise is not None:
         return None

@@ -3,6 +3,7 @@
 In float64 where a copy can be had, else in the model's own dtype; what rounding may explain is measured (`noise.py`).
 """
 
+import math
 from dataclasses import replace
 from functools import reduce
 
@@ -31,7 +32,8 @@ def _logits(context: Context) -> CheckResult:
     packed = context.see(subject, context.inputs, layout=layout)
     tolerance = context.noise.tolerance
     scale = float(packed.logits.abs().max())
-    worst, where, which, loose = -1.0, "", 0, 0.0
+    worst, where, which = -1.0, "", 0
+    differing: list[int] = []
     for i in range(len(context.samples)):
         inputs, own = context.alone(i)
         alone = context.see(subject, inputs, layout=own)
@@ -39,12 +41,13 @@ def _logits(context: Context) -> CheckResult:
         if a[1] - a[0] != b[1] - b[0]:
             return _result("undecided", f"alone, sample {i + 1} keeps {b[1] - b[0]} tokens; packed, {a[1] - a[0]}")
         difference = float((packed.logits[a[0] : a[1]] - alone.logits[b[0] : b[1]]).abs().max())
-        if not difference == difference or not scale < float("inf"):
+        if not (math.isfinite(difference) and math.isfinite(scale)):
             return _result("undecided", "logits are not finite")
+        differing += [i] if difference > tolerance else []
         if difference > worst:
-            worst, which, loose = difference, i, tolerance / max(scale, 1e-300)
+            worst, which = difference, i
             where = _first_difference(context, packed, a, alone, b, layout, own) if difference > tolerance else ""
-    if loose > 0.5:
+    if tolerance > 0.5 * scale:
         return _result(
             "undecided",
             f"the model's own noise ({tolerance:.3g}) is as large as its logits ({scale:.3g}): is dropout on?",
@@ -61,7 +64,8 @@ def _logits(context: Context) -> CheckResult:
     elif context.results.get("positions") is not None and context.results["positions"].mechanism:
         mechanism = context.results["positions"].mechanism
     else:
-        mechanism = compare_visibility(context, which)
+        # The longest sample that differs shows most of the pattern.
+        mechanism = compare_visibility(context, max(differing, key=lambda i: len(context.samples[i]["input_ids"])))
     text = f"sample {which + 1}'s logits differ by {worst:.3g} packed and alone ({dtype})"
     if where:
         text += f"; first in {describe(subject.model, where)}"

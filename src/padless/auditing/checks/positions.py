@@ -64,14 +64,14 @@ def _axes(context: Context, positions: torch.Tensor) -> int:
     return positions.numel() // context.layout.slots
 
 
-def _by_axis(context: Context, positions: torch.Tensor, slots: int) -> np.ndarray:
+def _by_axis(positions: torch.Tensor, slots: int) -> np.ndarray:
     """`[axes, slots]` of `[T]`, `[R, L]`, `[A, T]` or `[A, R, L]`."""
     return positions.detach().cpu().numpy().reshape(-1, slots)
 
 
 def _offsets(context: Context, positions: torch.Tensor, axes: int) -> tuple[list[int], list[int]]:
     """Each sample's constant offset against itself alone, and the samples for which it is not constant."""
-    packed = _by_axis(context, positions, context.layout.slots)
+    packed = _by_axis(positions, context.layout.slots)
     offsets, wrong = [], []
     for i, (start, stop) in enumerate(context.layout.spans):
         given = context.samples[i].get("position_ids")
@@ -80,7 +80,7 @@ def _offsets(context: Context, positions: torch.Tensor, axes: int) -> tuple[list
         else:
             inputs, layout = context.alone(i)
             first, last = layout.spans[0]
-            alone = _by_axis(context, entry(inputs, "position_ids"), layout.slots)[:, first:last]
+            alone = _by_axis(entry(inputs, "position_ids"), layout.slots)[:, first:last]
         difference = packed[:, start:stop] - alone[:, : stop - start]
         offsets.append(int(difference[0, 0]))
         if (difference != difference[0, 0]).any():
@@ -117,10 +117,8 @@ def _by_order(context: Context) -> CheckResult:
     subject = context.reference
     isolation = context.results.get("isolation")
     if isolation is not None and isolation.verdict != "proven":
-        return _result(
-            "undecided", "no position_ids are passed, and without isolation the model's own cannot be judged"
-        )
-    order = list(range(1, len(context.samples))) + [0]
+        return _result("undecided", "no position_ids are passed, and without isolation the model's own cannot be told")
+    order = [*range(1, len(context.samples)), 0]
     samples = [context.samples[i] for i in order]
     inputs = subject.collate(samples)
     layout = subject.layout(inputs, samples)
@@ -137,7 +135,7 @@ def _by_order(context: Context) -> CheckResult:
         return _result("proven", text, measured=worst, tolerance=tolerance)
     return _result(
         "violated",
-        f"no position_ids are passed, and sample {which + 1} changes by {worst:.3g} when it stands elsewhere in the row",
+        f"no position_ids are passed, and sample {which + 1} moves by {worst:.3g} when it stands elsewhere",
         mechanism="positions-not-reset",
         measured=worst,
         tolerance=tolerance,

@@ -1,8 +1,8 @@
 """Targets: what is trained where, read from the loss itself.
 
-The gradient of cross entropy by the logits of one position is softmax minus one-hot: positions with a gradient are those
-that are trained, and the only negative entry is the token they are trained on. So this sees what the loss does, whatever
-labels say and whoever shifts them.
+The gradient of cross entropy by the logits of one position is softmax minus one-hot: positions with a gradient are
+those that are trained, and the only negative entry is the token they are trained on. So this sees what the loss does,
+whatever labels say and whoever shifts them.
 """
 
 from collections import Counter
@@ -121,7 +121,7 @@ def classify(
         faults["lost-eod" if context.eod in whose else "tokens-lost"] += len(whose)
     for slot, token in trained.items():
         if expected.get(slot) != token:
-            faults[_wrong(context, ids, row, expected, slot, token)] += 1
+            faults[_wrong(context, ids, row, slot, token)] += 1
     for slot, token in expected.items():
         if slot not in trained and not (slot + context.shift >= len(ids) or ids[slot + context.shift] != ids[slot]):
             faults["lost-eod" if token == context.eod else "targets-lost"] += 1
@@ -132,7 +132,7 @@ def classify(
     return Counter({name: count for name, count in faults.items() if count})
 
 
-def _wrong(context: Context, ids: np.ndarray, row: np.ndarray, expected: dict, slot: int, token: int) -> str:
+def _wrong(context: Context, ids: np.ndarray, row: np.ndarray, slot: int, token: int) -> str:
     """The name of one trained position that should be trained on something else, or not at all."""
     target = slot + context.shift
 
