@@ -1,17 +1,18 @@
-"""Lengths -> Plan: check, cut, pack, deal, certify, account."""
+"""Lengths -> Plan: check, cut, lay out, certify, account."""
 
 from typing import Any
 
 import numpy as np
 
-from padless.lengths import Accounting, LengthHistogram, as_lengths, lower_bound
+from padless.lengths import Accounting, Bound, LengthHistogram, as_lengths, lower_bound
+from padless.lengths.bounds import SEGMENTS, TOKENS
 from padless.planning.certificate import Certificate
-from padless.planning.deal import deal
 from padless.planning.fingerprint import plan_fingerprint
+from padless.planning.layout import lay_out
 from padless.planning.oversize import Pieces, to_pieces
 from padless.planning.result import Plan, length_dtype
 from padless.planning.spec import PlanSpec
-from padless.planning.strategies import STRATEGIES
+from padless.planning.strategies import find_strategy
 
 
 def plan(lengths: Any, capacity: int, **settings: Any) -> Plan:
@@ -38,32 +39,55 @@ def plan(lengths: Any, capacity: int, **settings: Any) -> Plan:
 
 def plan_with(lengths: Any, spec: PlanSpec) -> Plan:
     """`plan`, with the settings as one object."""
+    cuts = find_strategy(spec.strategy).works_on == "tokens"
     array = as_lengths(lengths)
-    strategy = STRATEGIES[spec.strategy]
-    pieces = to_pieces(array, spec)
-    histogram = LengthHistogram.of(pieces.lengths)
-    units = histogram.padded(spec.align)
-    room = spec.capacity // spec.align
-    patterns = strategy(units.lengths, units.counts, room, spec.max_segments)
-    row_offsets, order = deal(patterns, pieces.lengths, spec.align, spec.seed)
-    bound = lower_bound(histogram, spec.capacity, max_segments=spec.max_segments, align=spec.align)
+    pieces = to_pieces(array, spec, cuts=cuts)
+    layout = lay_out(pieces, spec)
+    order, rows = layout.pieces, layout.row_offsets.size - 1
     sample_ids = order.astype(np.int64) if pieces.sample_ids is None else pieces.sample_ids[order]
+    starts = np.zeros(order.size, np.int64) if pieces.starts is None else pieces.starts[order]
+    sizes = pieces.lengths[order]
+    if layout.cuts is not None:
+        starts, sizes = layout.cuts
+    placed = LengthHistogram.of(sizes)
+    bound = _bound_if_cut(pieces, spec) if cuts else bound_of(placed, spec, layout.proved)
     return Plan(
-        row_offsets=row_offsets,
+        row_offsets=layout.row_offsets,
         sample_ids=sample_ids,
-        starts=np.zeros(order.size, np.int64) if pieces.starts is None else pieces.starts[order],
-        lengths=pieces.lengths[order].astype(length_dtype(spec.capacity), copy=False),
+        starts=starts,
+        lengths=sizes.astype(length_dtype(spec.capacity), copy=False),
         spec=spec,
-        certificate=Certificate.of(row_offsets.size - 1, bound),
-        accounting=_account(array.size, row_offsets, histogram, pieces, spec),
+        certificate=Certificate.of(rows, bound),
+        accounting=account(
+            samples=array.size,
+            rows=rows,
+            placed=placed,
+            pieces=pieces,
+            split_samples=_split_samples(sample_ids, starts) if cuts else pieces.split_samples,
+            widest=int(np.diff(layout.row_offsets).max()),
+            spec=spec,
+        ),
         fingerprint=plan_fingerprint(array, spec),
     )
 
 
-def _account(
-    samples: int, row_offsets: np.ndarray, placed: LengthHistogram, pieces: Pieces, spec: PlanSpec
+def bound_of(placed: LengthHistogram, spec: PlanSpec, proved: int | None) -> Bound:
+    """The best bound for whole pieces."""
+    return lower_bound(placed, spec.capacity, max_segments=spec.max_segments, align=spec.align, lp=proved)
+
+
+def account(
+    *,
+    samples: int,
+    rows: int,
+    placed: LengthHistogram,
+    pieces: Pieces,
+    split_samples: int,
+    widest: int,
+    spec: PlanSpec,
 ) -> Accounting:
-    rows, real = row_offsets.size - 1, placed.tokens
+    """The books of a plan, from its segments' histogram and what the oversize policy took."""
+    real = placed.tokens
     aligned = placed.padded(spec.align).tokens * spec.align
     return Accounting(
         samples=samples,
@@ -77,7 +101,20 @@ def _account(
         truncated_tokens=pieces.truncated_tokens,
         dropped_samples=pieces.dropped_samples,
         dropped_tokens=pieces.dropped_tokens,
-        split_samples=pieces.split_samples,
+        split_samples=split_samples,
         sum_squares=placed.sum_squares,
-        segments_per_row_max=int(np.diff(row_offsets).max()),
+        segments_per_row_max=widest,
     )
+
+
+def _bound_if_cut(pieces: Pieces, spec: PlanSpec) -> Bound:
+    """Where samples may be cut only tokens count, and that every sample is at least one segment."""
+    units = -(-pieces.lengths.astype(np.int64) // spec.align)
+    bounds = [Bound(rows=-(-int(units.sum()) // (spec.capacity // spec.align)), by=TOKENS)]
+    if spec.max_segments is not None:
+        bounds.append(Bound(rows=-(-units.size // spec.max_segments), by=SEGMENTS))
+    return max(bounds, key=lambda bound: bound.rows)
+
+
+def _split_samples(sample_ids: np.ndarray, starts: np.ndarray) -> int:
+    return int(np.unique(sample_ids[starts > 0]).size)

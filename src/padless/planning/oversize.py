@@ -34,14 +34,19 @@ class Pieces:
     split_samples: int = 0
 
 
-def to_pieces(lengths: np.ndarray, spec: PlanSpec) -> Pieces:
+def to_pieces(lengths: np.ndarray, spec: PlanSpec, *, cuts: bool = False) -> Pieces:
     """Apply `spec.oversize` to checked lengths [N].
+
+    Args:
+        lengths: Tokens of each sample.
+        spec: The settings.
+        cuts: The strategy cuts samples at row ends anyway, so that none is too long for it.
 
     Raises:
         PadlessError: The policy is `error` and a sample does not fit, or `drop` left nothing.
     """
     limit = spec.limit
-    if int(lengths.max()) <= limit:
+    if int(lengths.max()) <= limit or (cuts and spec.oversize in ("error", "split")):
         return Pieces(lengths=lengths)
     over = np.flatnonzero(lengths > limit)
     if spec.oversize == "error":

@@ -46,7 +46,7 @@ class _Groups:
         self._groups: list[tuple[float, int, int, int]] = []  # cost, free space, segments, kind; index is the age
         self._rows: list[int] = []
         self._by_cost: list[tuple[float, int]] = []
-        self._by_space: list[tuple[int, int]] = []
+        self._by_space: list[tuple[float, int]] = []
         self._add(rows, 0.0, capacity, 0, -1)
 
     def place(self, length: int, cost: float, left: int) -> int:

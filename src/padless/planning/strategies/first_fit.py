@@ -27,7 +27,7 @@ def group_by_row(row_of: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]
     return offsets, np.argsort(row_of, kind="stable")
 
 
-def _place(sizes, capacity, most, leaves, tree, segments, row_of):  # noqa: ANN001, ANN202 - compiled by numba
+def _place(sizes, capacity, most, leaves, tree, segments, row_of):
     """Write the row of every sample; returns how many rows there are. Only opened rows have space in the tree."""
     rows = 0
     for i in range(len(sizes)):

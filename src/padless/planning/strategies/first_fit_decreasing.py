@@ -48,7 +48,7 @@ def _parts(group: int, space: int, most: int, length: int, left: int) -> list[tu
     return [(rows, samples) for rows, samples in parts if rows]
 
 
-def _split(rows, space, free, kind, at, length, left, nodes):  # noqa: ANN001, ANN202 - four arrays in, four out
+def _split(rows, space, free, kind, at, length, left, nodes):
     parts = _parts(int(rows[at]), int(space[at]), int(free[at]), length, left)
     kinds = []
     for _, samples in parts:
@@ -61,7 +61,7 @@ def _split(rows, space, free, kind, at, length, left, nodes):  # noqa: ANN001, A
     return tuple(np.concatenate([a[:at], b, a[at + 1 :]]) for a, b in zip(old, new, strict=True))
 
 
-def _open(rows, space, free, kind, length, left, capacity, most, nodes):  # noqa: ANN001, ANN202
+def _open(rows, space, free, kind, length, left, capacity, most, nodes):
     if not left:
         return rows, space, free, kind
     each = min(capacity // length, most)
