@@ -1,8 +1,9 @@
 """Every code block of the README and docs/ runs, top to bottom, one namespace per file.
 
 Python blocks are executed; a `console` block's `$ command` lines are run in a shell, and what they print is compared
-with what the page shows, numbers that depend on the machine's speed left out. A block is left out only by saying why:
-an HTML comment `<!-- not run: reason -->` on the line before its fence.
+with what the page shows, numbers that depend on the machine's speed left out. The line before a fence may say more:
+`<!-- not run: reason -->` leaves a block out, `<!-- numbers vary ... -->` compares words only. `make quickstart` stands
+for the script that the target runs, in the environment of these tests.
 """
 
 import os
@@ -19,6 +20,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<language>\w*)\n(?P<body>.*?)\n```", re.DOTALL)
 LANGUAGES_RUN = {"python", "console"}
 LANGUAGES_SHOWN = {"", "text", "json", "toml", "bash", "make", "html"}
+STAND_INS = {"make quickstart": f"{sys.executable} {ROOT / 'examples' / 'quickstart.py'}"}
 SPEED = re.compile(r"\d[\d,.]* ?(?:s\b|ms\b|tokens/s|M tokens/s)")
 
 
@@ -28,6 +30,7 @@ class Block:
     line: int
     language: str
     body: str
+    numbers_vary: bool
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -37,7 +40,8 @@ def blocks_of(page: Path) -> list[Block]:
         if match["before"].strip().startswith("<!-- not run:"):
             continue
         line = text.count("\n", 0, match.start("body"))
-        found.append(Block(page, line, match["language"], match["body"]))
+        vary = match["before"].strip().startswith("<!-- numbers vary")
+        found.append(Block(page, line, match["language"], match["body"], vary))
     return found
 
 
@@ -57,10 +61,9 @@ def run_console(block: Block, folder: Path) -> None:
     """Run each `$ ` line; the lines below it are what it must print (`...` stands for anything)."""
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    for step in re.split(r"(?m)^\$ ", block.body)[1:]:
-        command, _, shown = step.partition("\n")
+    for command, shown in steps_of(block):
         result = subprocess.run(
-            command,
+            STAND_INS.get(command, command),
             shell=True,
             cwd=folder,
             env=environment,
@@ -72,14 +75,26 @@ def run_console(block: Block, folder: Path) -> None:
         printed = result.stdout + result.stderr
         assert result.returncode == 0, f"{block.page.name}:{block.line}: {command}\n{printed}"
         if shown.strip():
-            pattern = ".*".join(re.escape(part) for part in normal(shown).split("..."))
-            assert re.fullmatch(pattern, normal(printed), re.DOTALL), (
+            pattern = ".*".join(re.escape(part) for part in normal(shown, block.numbers_vary).split("..."))
+            assert re.fullmatch(pattern, normal(printed, block.numbers_vary), re.DOTALL), (
                 f"{block.page.name}:{block.line}: `{command}` printed\n{printed}\nbut the page shows\n{shown}"
             )
 
 
-def normal(text: str) -> str:
+def steps_of(block: Block) -> list[tuple[str, str]]:
+    """Each command with what it must print; a script of STAND_INS prints commands of its own."""
+    if block.body.removeprefix("$ ").split("\n")[0] in STAND_INS:
+        command, _, shown = block.body.removeprefix("$ ").partition("\n")
+        return [(command, shown)]
+    steps = [step.partition("\n") for step in re.split(r"(?m)^\$ ", block.body)[1:]]
+    return [(command, shown) for command, _, shown in steps]
+
+
+def normal(text: str, numbers_vary: bool) -> str:
+    """Text without what may differ between machines: speeds, trailing blanks and, on request, every number."""
     text = SPEED.sub("<speed>", text)
+    if numbers_vary:
+        text = re.sub(r" *\d[\d,.]*%?", "<number>", re.sub("─+", "─", text))
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
