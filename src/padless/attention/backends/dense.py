@@ -1,7 +1,6 @@
 """SDPA with one dense mask over the row: what everybody has, quadratic in the row's tokens."""
 
 import torch
-import torch.nn.functional as F
 
 from padless.attention.capability import Backend, Capability, always
 from padless.attention.problem import Problem, visible
@@ -13,7 +12,7 @@ def run(p: Problem) -> tuple[torch.Tensor, None]:
     if key not in p.segments.cache:
         p.segments.cache[key] = row_mask(p).to(p.q.device)
     q, k, v = (x.transpose(0, 1)[None] for x in (p.q, p.k, p.v))
-    out = F.scaled_dot_product_attention(
+    out = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=p.segments.cache[key], dropout_p=p.dropout_p, scale=p.scale, enable_gqa=True
     )
     return out[0].transpose(0, 1), None

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from padless.attention import cost
@@ -168,6 +167,7 @@ class Attention(torch.autograd.Function):
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, job: Job
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output and log-sum-exp."""
         out, lse, kept = forward(job, q, k, v, sinks)
         ctx.save_for_backward(q, k, v, sinks, out, lse)
         ctx.job, ctx.kept = job, kept
@@ -177,6 +177,7 @@ class Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of q, k, v and sinks."""
         q, k, v, sinks, out, lse = ctx.saved_tensors
         grad = grads[0] if grads[0].stride(-1) == 1 else grads[0].contiguous()
         found = backward(ctx.job, grad, (q, k, v, out), lse, ctx.kept)
@@ -189,7 +190,7 @@ def _one_width(kernel: Kernel, *tensors: torch.Tensor) -> list[torch.Tensor]:
     width = max(x.shape[2] for x in tensors)
     if isinstance(kernel, Written):
         return list(tensors)
-    return [x if x.shape[2] == width else F.pad(x, (0, width - x.shape[2])) for x in tensors]
+    return [x if x.shape[2] == width else torch.nn.functional.pad(x, (0, width - x.shape[2])) for x in tensors]
 
 
 def _wide(x: torch.Tensor, kernel: Kernel, wide: bool = True) -> torch.Tensor:

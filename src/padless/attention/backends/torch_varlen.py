@@ -5,7 +5,6 @@ import inspect
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from padless.attention.capability import HALF, Backend, Capability
 from padless.attention.flash_calls import fixed_view, repeated_heads, varlen_lse
@@ -43,7 +42,7 @@ def run(p: Problem) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def _fixed(p: Problem) -> torch.Tensor:
     q, k, v = (x.transpose(1, 2) for x in fixed_view(p))
-    call = functools.partial(F.scaled_dot_product_attention, is_causal=p.right == 0, scale=p.scale)
+    call = functools.partial(torch.nn.functional.scaled_dot_product_attention, is_causal=p.right == 0, scale=p.scale)
     return call(q, k, v, enable_gqa=q.shape[1] != k.shape[1]).transpose(1, 2).flatten(0, 1)
 
 
