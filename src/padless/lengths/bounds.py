@@ -13,6 +13,8 @@ MARTELLO_TOTH = "L2"
 SEGMENTS = "max-segments"
 LINEAR_PROGRAM = "LP"
 
+_EXACT = 1 << 62  # tokens beyond which the sums of L2 would not fit 64 bits; L1 is exact at any size
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
@@ -61,7 +63,8 @@ def lower_bound(
             + ": no bound on whole samples exists"
         )
     bounds = [Bound(rows=-(-units.tokens // room), by=TOKENS)]
-    bounds.append(Bound(rows=_martello_toth(units, room), by=MARTELLO_TOTH))
+    if units.tokens < _EXACT:
+        bounds.append(Bound(rows=_martello_toth(units, room), by=MARTELLO_TOTH))
     if max_segments is not None:
         bounds.append(Bound(rows=-(-units.samples // max_segments), by=SEGMENTS))
     if lp is not None:

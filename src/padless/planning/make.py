@@ -62,8 +62,7 @@ def plan_with(lengths: Any, spec: PlanSpec) -> Plan:
             samples=array.size,
             rows=rows,
             placed=placed,
-            pieces=pieces,
-            split_samples=_split_samples(sample_ids, starts) if cuts else pieces.split_samples,
+            taken=pieces.taken | ({"split_samples": _split_samples(sample_ids, starts)} if cuts else {}),
             widest=int(np.diff(layout.row_offsets).max()),
             spec=spec,
         ),
@@ -81,12 +80,11 @@ def account(
     samples: int,
     rows: int,
     placed: LengthHistogram,
-    pieces: Pieces,
-    split_samples: int,
+    taken: dict[str, int],
     widest: int,
     spec: PlanSpec,
 ) -> Accounting:
-    """The books of a plan, from its segments' histogram and what the oversize policy took."""
+    """The books of a plan, from its segments' histogram and what the oversize policy did."""
     real = placed.tokens
     aligned = placed.padded(spec.align).tokens * spec.align
     return Accounting(
@@ -97,11 +95,7 @@ def account(
         real_tokens=real,
         alignment_padding=aligned - real,
         tail_padding=rows * spec.capacity - aligned,
-        truncated_samples=pieces.truncated_samples,
-        truncated_tokens=pieces.truncated_tokens,
-        dropped_samples=pieces.dropped_samples,
-        dropped_tokens=pieces.dropped_tokens,
-        split_samples=split_samples,
+        **taken,
         sum_squares=placed.sum_squares,
         segments_per_row_max=widest,
     )

@@ -33,6 +33,12 @@ class Pieces:
     dropped_tokens: int = 0
     split_samples: int = 0
 
+    @property
+    def taken(self) -> dict[str, int]:
+        """What the policy did, by the names of `Accounting`."""
+        names = ("truncated_samples", "truncated_tokens", "dropped_samples", "dropped_tokens", "split_samples")
+        return {name: getattr(self, name) for name in names}
+
 
 def to_pieces(lengths: np.ndarray, spec: PlanSpec, *, cuts: bool = False) -> Pieces:
     """Apply `spec.oversize` to checked lengths [N].
@@ -51,7 +57,7 @@ def to_pieces(lengths: np.ndarray, spec: PlanSpec, *, cuts: bool = False) -> Pie
     over = np.flatnonzero(lengths > limit)
     if spec.oversize == "error":
         raise PadlessError(
-            f"{over.size:,} of {lengths.size:,} samples are longer than {_row(spec)} ({first_few(over, lengths)}); "
+            f"{over.size:,} of {lengths.size:,} samples are longer than {row_of(spec)} ({first_few(over, lengths)}); "
             "choose what becomes of them: oversize='truncate', 'split' or 'drop'"
         )
     extra = int(lengths[over].astype(object).sum()) if over.size else 0
@@ -64,7 +70,7 @@ def to_pieces(lengths: np.ndarray, spec: PlanSpec, *, cuts: bool = False) -> Pie
     if spec.oversize == "drop":
         kept = np.flatnonzero(lengths <= limit)
         if not kept.size:
-            raise PadlessError(f"all {lengths.size:,} samples are longer than {_row(spec)}: dropping leaves nothing")
+            raise PadlessError(f"all {lengths.size:,} samples are longer than {row_of(spec)}: dropping leaves nothing")
         return Pieces(lengths=lengths[kept], sample_ids=kept, dropped_samples=int(over.size), dropped_tokens=extra)
     return _split(lengths, limit, int(over.size))
 
@@ -82,7 +88,8 @@ def _split(lengths: np.ndarray, limit: int, split_samples: int) -> Pieces:
     )
 
 
-def _row(spec: PlanSpec) -> str:
+def row_of(spec: PlanSpec) -> str:
+    """The room of a row, as errors name it."""
     if spec.limit == spec.capacity:
         return f"a row of {spec.capacity:,}"
     return f"the {spec.limit:,} tokens that fit a row of {spec.capacity:,} aligned to {spec.align}"
