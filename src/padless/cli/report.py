@@ -12,7 +12,7 @@ DEFAULT = Path("report.html")
 @click.option("--bench", type=click.Path(path_type=Path), help="What `padless bench step --json` printed.")
 @click.option("--audit", type=click.Path(path_type=Path), help="What `padless audit --json` printed.")
 @click.option("--capacity", type=int, help="Which saved plan; the only one unless given.")
-@click.option("--row", type=int, help="The row in the mask inspector. Default: the first with three segments.")
+@click.option("--row", type=int, help="The row in the mask inspector. Default: one of varied segments.")
 @click.option(
     "-o",
     "--output",

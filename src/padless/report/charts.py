@@ -1,6 +1,8 @@
 """The charts of a report, each made from numbers alone."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -113,8 +115,8 @@ def lengths_chart(lengths: np.ndarray, capacity: int) -> Chart:
 def fill_chart(row_tokens: np.ndarray, capacity: int) -> Chart:
     """How many rows are how full, finer towards full because that is where rows are."""
     shares = row_tokens / capacity
-    names = [f"{_percent(low)} - {_percent(high)}" for low, high in zip(FILLS[:-1], FILLS[1:], strict=True)]
-    counts = [int(((shares >= low) & (shares < high)).sum()) for low, high in zip(FILLS[:-1], FILLS[1:], strict=True)]
+    names = [f"{_percent(low)} - {_percent(high)}" for low, high in itertools.pairwise(FILLS)]
+    counts = [int(((shares >= low) & (shares < high)).sum()) for low, high in itertools.pairwise(FILLS)]
     names, counts = [*names, "full"], [*counts, int((shares >= 1).sum())]
     body = _sideways(names, counts, lambda n: f"{n:,} rows" if n != 1 else "1 row", label="% of the row's slots")
     return Chart(
@@ -140,7 +142,9 @@ def segments_chart(row_segments: np.ndarray) -> Chart:
         if count:
             frame.bar(first - 0.5, first + step - 0.5, count, "real", f"{many} segments: {count:,} rows", gap=2)
     shown = edges[:-1][:: max(1, -(-(len(edges) - 1) // 8))]
-    frame.x_axis([x + (step - 1) / 2 for x in shown.tolist()], "segments in a row", lambda x: compact(x - (step - 1) / 2))
+    frame.x_axis(
+        [x + (step - 1) / 2 for x in shown.tolist()], "segments in a row", lambda x: compact(x - (step - 1) / 2)
+    )
     return Chart(
         name="segments",
         title="Segments per row",
@@ -180,7 +184,7 @@ def throughput_chart(bench: Bench) -> Chart:
         [_speed(arm) for arm in arms],
         lambda speed: f"{compact(speed)}/s",
         label="real tokens per second",
-        left=140,
+        left=176,
         beside=["" if (ratio := bench.ratio_of(arm)) is None else f"{ratio:.2f}x" for arm in arms],
         kinds=["real" if arm is best else "other" for arm in arms],
     )
@@ -212,7 +216,7 @@ def savings_chart(bench: Bench) -> Chart:
 def _sideways(
     names: Sequence[str],
     values: Sequence[float],
-    show,
+    show: Callable[[Any], str],
     *,
     label: str,
     left: int = 96,
@@ -220,7 +224,7 @@ def _sideways(
     kinds: Sequence[str] = (),
 ) -> str:
     """Bars from left to right, one line each, with their values behind them."""
-    most = max(max(values), 1e-12)
+    most = max(*values, 1e-12)
     parts, room = [text(left, 16, label)], WIDTH - left - 16 - (108 if beside else 76)
     pitch = (HEIGHT - 30) / 7 if not beside else 34
     for number, (name, value) in enumerate(zip(names, values, strict=True)):
@@ -235,7 +239,7 @@ def _sideways(
 
 
 def _short(name: str, left: int) -> str:
-    most = left // 7
+    most = left // 9
     return name if len(name) <= most else name[: most - 1] + "\u2026"
 
 

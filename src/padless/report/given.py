@@ -1,7 +1,7 @@
 """The two files that a report may be given: what `padless bench` and `padless audit` wrote.
 
-Keys that are not listed here are left unread, and sections that are absent are left out of the report; a file that holds
-nothing to show is refused.
+Keys that are not listed here are left unread, and sections that are absent are left out of the report; a file that
+holds nothing to show is refused.
 """
 
 import json

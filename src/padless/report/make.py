@@ -65,7 +65,7 @@ def make_report(
         capacity: Which saved plan; the only one unless given.
         bench: A file of `padless bench step --json`.
         audit: A file of `padless audit --json`.
-        row: Which row the mask inspector shows; the first with three segments unless given.
+        row: Which row the mask inspector shows; one with segments of different lengths unless given.
 
     Raises:
         PadlessError: When there is no such store, plan or row, or a file is not what it should be.

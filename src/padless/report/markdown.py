@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from padless.report.tables import audit_line, bench_rows, waste_rows
+from padless.report.tables import audit_line, bench_table, waste_rows
 
 if TYPE_CHECKING:
     from padless.report.make import Report
@@ -24,9 +24,8 @@ def markdown(report: "Report") -> str:
     parts.append(f"Not whole in a row: {', '.join(lost)}." if lost else "Every sample is whole in one row.")
     if report.bench is not None and report.bench.arms:
         bench = report.bench
-        header = ["", "step (s)", "real tokens/s", "ratio", "of ideal", "peak memory", ""]
         where = ", ".join(filter(None, [bench.model, bench.machine, bench.date]))
-        parts += [_table(header, bench_rows(bench)), *([_cell(where)] if where else [])]
+        parts += [_table(*bench_table(bench)), *([_cell(where)] if where else [])]
     if report.audit is not None:
         bad = [f"- {check.name}: {check.verdict}: {check.finding}" for check in report.audit.results
                if check.verdict in ("violated", "undecided")]  # fmt: skip

@@ -11,7 +11,7 @@ from padless import __version__
 from padless.errors import PadlessError
 from padless.report.row import Gap
 from padless.report.svg import STYLE
-from padless.report.tables import BOUNDS, audit_line, balance_rows, bench_rows, plan_facts, waste_rows
+from padless.report.tables import BOUNDS, audit_line, balance_rows, bench_table, length_rows, plan_facts, waste_rows
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -44,7 +44,8 @@ def page(report: "Report") -> str:
         waste=waste_rows(report.facts),
         bound=BOUNDS.get(report.facts.plan.certificate.bound_by, ""),
         balance=balance_rows(report.balance) if report.balance else [],
-        bench=bench_rows(report.bench) if report.bench else [],
+        bench=bench_table(report.bench) if report.bench else None,
+        lengths=length_rows(report.facts),
         audit=audit_line(report.audit) if report.audit else "",
         checks=report.audit.results[:SHOWN_CHECKS] if report.audit else (),
         conventions=plan_facts(report.facts),

@@ -17,6 +17,7 @@ __all__ = ["Gap", "ShownRow", "ShownSegment", "ShownToken", "choose_row", "piece
 SHOWN_SEGMENTS = 5
 SHOWN_TOKENS = 240
 SHOWN_PADDING = 3
+LOOKED_AT = 1000
 SHOWN_LETTERS = 32
 """Of one token; there are tokens of a hundred blanks."""
 
@@ -116,10 +117,9 @@ class ShownRow:
 
 
 def choose_row(plan: Plan) -> int:
-    """The first row with three segments or more, so that there is something to isolate; else the fullest of segments."""
-    widths = np.diff(plan.row_offsets)
-    enough = np.flatnonzero(widths >= 3)
-    return int(enough[0] if len(enough) else widths.argmax())
+    """Of the first rows the one whose first segments differ most in length, so that there is something to see."""
+    firsts = [plan.row(row)[2][:SHOWN_SEGMENTS].tolist() for row in range(min(plan.num_rows, LOOKED_AT))]
+    return max(range(len(firsts)), key=lambda row: (len(set(firsts[row])), len(firsts[row]), -row))
 
 
 def show_row(store: TokenStore, plan: Plan, number: int | None = None) -> ShownRow | None:
@@ -208,9 +208,7 @@ def _segment(
     )
 
 
-def _tokens(
-    batch: Batch, segment: int, start: int, first: int, count: int, decode: Decode | None
-) -> list[ShownToken]:
+def _tokens(batch: Batch, segment: int, start: int, first: int, count: int, decode: Decode | None) -> list[ShownToken]:
     ids = batch.input_ids[first : first + count].tolist()
     texts = [str(token) for token in ids] if decode is None else pieces(ids, decode)
     return [

@@ -1,4 +1,4 @@
-"""Charts as SVG text: scales, axes, bars, lines. Colours are names that a page's style sheet or the palette fills in."""
+"""Charts as SVG text: scales, axes, bars, lines. Colours are names, which a page's style or the palette fills in."""
 
 import math
 import re
@@ -24,7 +24,7 @@ LIGHT = {
 """The colours of a chart that stands alone. Blue and orange are told apart by every kind of colour vision."""
 
 STYLE = """
-.chart text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: var(--muted) }
+.chart text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: var(--muted) }
 .chart .strong { fill: var(--ink); font-weight: 600 }
 .chart .grid { stroke: var(--rule); stroke-width: 1 }
 .chart .axis { stroke: var(--muted); stroke-width: 1 }
@@ -91,6 +91,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
+        """Where a value lies."""
         low, high = self.low, self.high
         if self.log:
             low, high, value = math.log2(low), math.log2(high), math.log2(value)
@@ -110,7 +111,7 @@ class Frame:
     def __init__(
         self, x: tuple[float, float], y: tuple[float, float], *, log: bool = False, left: int = 56, bottom: int = 44
     ) -> None:
-        self.left, self.right, self.top, self.base = left, WIDTH - 16, 26, HEIGHT - bottom
+        self.left, self.right, self.top, self.base = left, WIDTH - 22, 26, HEIGHT - bottom
         self.x = Scale(*x, self.left, self.right, log)
         self.y = Scale(*y, self.base, self.top)
         self.parts: list[str] = []
@@ -125,9 +126,7 @@ class Frame:
 
     def x_axis(self, ticks: Sequence[float], label: str, show: Callable[[float], str]) -> None:
         """The base line, values below it, and what they are."""
-        self.parts.append(
-            f'<line class="axis" x1="{self.left}" x2="{self.right}" y1="{self.base}" y2="{self.base}"/>'
-        )
+        self.parts.append(f'<line class="axis" x1="{self.left}" x2="{self.right}" y1="{self.base}" y2="{self.base}"/>')
         self.parts += [text(self.x(tick), self.base + 16, show(tick), anchor="middle") for tick in ticks]
         self.parts.append(text((self.left + self.right) / 2, self.base + 36, label, anchor="middle"))
 
@@ -143,7 +142,9 @@ class Frame:
         left_half = x < (self.left + self.right) / 2
         self.parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{self.top - 8}" y2="{self.base}"/>')
         self.parts.append(
-            text(x + (6 if left_half else -6), self.top, label, anchor="start" if left_half else "end", kind="mark-text")
+            text(
+                x + (6 if left_half else -6), self.top, label, anchor="start" if left_half else "end", kind="mark-text"
+            )
         )
 
     def line(self, points: Sequence[tuple[float, float]], kind: str) -> None:
@@ -154,7 +155,8 @@ class Frame:
     def dot(self, x: float, y: float, kind: str, hint: str) -> None:
         """A point that says its values when it is hovered over."""
         self.parts.append(
-            f'<circle class="{kind}" cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="4"><title>{escape(hint)}</title></circle>'
+            f'<circle class="{kind}" cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="4">'
+            f"<title>{escape(hint)}</title></circle>"
         )
 
     def __str__(self) -> str:

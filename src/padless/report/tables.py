@@ -1,10 +1,12 @@
 """The tables of a report as rows of text, the same for a page and for a pull request."""
 
+import numpy as np
+
 from padless.report.facts import Facts
 from padless.report.given import Audit, Bench
 from padless.report.ranks import Balance
 
-__all__ = ["BOUNDS", "audit_line", "balance_rows", "bench_rows", "plan_facts", "waste_rows"]
+__all__ = ["BOUNDS", "audit_line", "balance_rows", "bench_table", "length_rows", "plan_facts", "waste_rows"]
 
 Rows = list[tuple[str, ...]]
 
@@ -39,8 +41,28 @@ def balance_rows(balance: Balance) -> Rows:
     return [(way.name, f"{way.mean:.3f}", f"{way.worst:.3f}") for way in balance.ways]
 
 
-def bench_rows(bench: Bench) -> Rows:
-    """`(arm, seconds, real tokens per second, ratio, of the ideal, peak memory, note)`; what is absent is a dash."""
+def length_rows(facts: Facts) -> Rows:
+    """`(what, tokens or segments)`: lengths and rows in a few numbers."""
+    lengths, rows = facts.lengths, facts.row_tokens
+    if not len(lengths) or not len(rows):
+        return []
+    low, median, most, high = np.quantile(lengths, [0, 0.5, 0.9, 1], method="lower").tolist()
+    widths = facts.row_segments
+    return [
+        ("shortest sample", f"{low:,} tokens"),
+        ("median", f"{median:,} tokens"),
+        ("mean", f"{lengths.mean():,.1f} tokens"),
+        ("nine of ten are at most", f"{most:,} tokens"),
+        ("longest", f"{high:,} tokens"),
+        ("rows are full to", f"{rows.mean() / facts.plan.capacity:.2%} on average"),
+        ("the emptiest to", f"{rows.min() / facts.plan.capacity:.2%}"),
+        ("segments in a row", f"{widths.min():,} to {widths.max():,}"),
+    ]
+
+
+def bench_table(bench: Bench) -> tuple[list[str], Rows]:
+    """Header and a row for each arm; what is absent is a dash, and a column of notes is there if there are any."""
+    header = ["", "step (s)", "real tokens/s", "ratio", "of the ideal", "peak memory", "note"]
     rows: Rows = []
     for arm in bench.arms:
         ratio = bench.ratio_of(arm)
@@ -55,7 +77,9 @@ def bench_rows(bench: Bench) -> Rows:
                 arm.note,
             )
         )
-    return rows
+    if any(arm.note for arm in bench.arms):
+        return header, rows
+    return header[:-1], [row[:-1] for row in rows]
 
 
 def audit_line(audit: Audit) -> str:
@@ -68,13 +92,16 @@ def plan_facts(facts: Facts) -> Rows:
     """`(what, value)`: all that decides the rows and what they mean, for who has to reproduce them."""
     manifest, plan = facts.manifest, facts.plan
     spec, tokenizer, encoding = plan.spec, manifest.tokenizer, manifest.encoding
+    coded = (
+        f"{encoding.shape}, targets {encoding.targets}, EOD {'yes' if encoding.eod else 'no'}, {encoding.dtype}, "
+        f"bad records: {encoding.on_bad_record}"
+    )
     rows: Rows = [(name, getattr(manifest.conventions, name)) for name in manifest.conventions.__struct_fields__]
     rows += [
         ("strategy", f"{spec.strategy}, seed {spec.seed}, align {spec.align}, oversize {spec.oversize}"),
         ("most segments in a row", "no limit" if spec.max_segments is None else f"{spec.max_segments:,}"),
-        ("encoding", f"{encoding.shape}, targets {encoding.targets}, EOD {'yes' if encoding.eod else 'no'}, "
-                     f"{encoding.dtype}, bad records: {encoding.on_bad_record}"),
-    ]  # fmt: skip
+        ("encoding", coded),
+    ]
     if tokenizer is not None:
         rows += [
             ("tokenizer", f"{tokenizer.name}: {tokenizer.vocab_size:,} tokens, EOD {tokenizer.eod_id}"),
