@@ -61,7 +61,9 @@ def problems(draw, dtype: torch.dtype) -> Problem:
 def wanted(p: Problem, name: str) -> Problem | None:
     """`p` without what a backend lacks but does not matter here; None when it cannot do the rest."""
     can = BACKENDS[name].capability
-    p = dataclasses.replace(p, return_lse=can.lse, softcap=p.softcap * can.softcap, sinks=p.sinks if can.sinks else None)
+    p = dataclasses.replace(
+        p, return_lse=can.lse, softcap=p.softcap * can.softcap, sinks=p.sinks if can.sinks else None
+    )
     return None if why_not(BACKENDS[name], p) else p
 
 
@@ -146,7 +148,12 @@ def test_on_a_gpu_every_installed_kernel_equals_the_reference(name, dtype, data)
 
 
 @given(
-    q=st.integers(0, 9), k=st.integers(0, 9), left=limit, right=limit, band=st.integers(1, 4), longest=st.sampled_from([None, 2])
+    q=st.integers(0, 9),
+    k=st.integers(0, 9),
+    left=limit,
+    right=limit,
+    band=st.integers(1, 4),
+    longest=st.sampled_from([None, 2]),
 )
 @settings(max_examples=300, deadline=None)
 def test_pieces_tile_exactly_what_is_seen(q, k, left, right, band, longest):

@@ -27,7 +27,7 @@ def batches(draw):
         if kind == "prefix-lm":
             sample["prefix_length"] = draw(st.integers(0, length))
         if kind == "block-causal":
-            sample["ranks"] = sorted(draw(st.lists(st.integers(0, 2), min_size=length, max_size=length)))
+            sample["blocks"] = sorted(draw(st.lists(st.integers(0, 2), min_size=length, max_size=length)))
         samples.append(sample)
     rule = Rule(kind=kind, window=window, chunk=chunk, visibility=table)
     return collate(samples, rule=rule, align=draw(st.sampled_from([1, 4])))
