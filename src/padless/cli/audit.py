@@ -85,6 +85,13 @@ def _renamed(result: Any) -> Any:
     return replace(result, name=f"store: {result.name}")
 
 
+def _vocabulary(data: Path) -> int | None:
+    from padless.corpus import TokenStore
+
+    tokenizer = TokenStore(data).manifest.tokenizer
+    return None if tokenizer is None else tokenizer.vocab_size
+
+
 def _model(
     name: str,
     progress: Any,
@@ -105,13 +112,22 @@ def _model(
     from padless.auditing import audit
     from padless.frameworks import auditables
 
-    model = auditables.load_model(name, random=random, attention=attn, layers=layers, dtype=dtype, cache=not no_cache)
+    model = auditables.load_model(
+        name,
+        random=random,
+        attention=attn,
+        layers=layers,
+        dtype=dtype,
+        cache=not no_cache,
+        vocabulary=None if data is None else _vocabulary(data),
+    )
     named = collator or ("padless" if auditables.is_transformers(model) else None)
     samples, cut = None, 0
     if data is not None:
         from padless.auditing.data import samples_of
 
         samples, cut = samples_of(data)
+        auditables.check_vocabulary(model, samples, data)
     if cut:
         progress.say(f"{cut} of {len(samples or ())} samples of {data} were cut to 256 tokens for this audit")
     return audit(

@@ -3,7 +3,7 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,14 @@ COLLATORS = ("padless", "transformers", "trl")
 
 
 def load_model(
-    name: str, *, random: bool, attention: str | None, layers: int | None, dtype: str | None, cache: bool
+    name: str,
+    *,
+    random: bool,
+    attention: str | None,
+    layers: int | None,
+    dtype: str | None,
+    cache: bool,
+    vocabulary: int | None = None,
 ) -> Any:
     """A model by name, on the CPU, in evaluation mode.
 
@@ -25,6 +32,7 @@ def load_model(
         layers: Keep only this many layers (directories).
         dtype: Name of a torch dtype; the model's own unless given (float32 for random ones).
         cache: Leave `config.use_cache` as it is; else switch it off, as trainers do.
+        vocabulary: Token ids that a tiny random model must know.
 
     Raises:
         PadlessError: When there is no such model, or an option does not fit it.
@@ -35,7 +43,7 @@ def load_model(
             raise PadlessError(f"{name} builds its own model; --layers and --attn are for Transformers models")
     else:
         require("transformers", extra="hf", feature=f"padless audit {name}")
-        model = _tiny(name, attention, layers) if random else _from_directory(name, attention, layers)
+        model = _tiny(name, attention, layers, vocabulary) if random else _from_directory(name, attention, layers)
     import torch
 
     if dtype is not None:
@@ -74,6 +82,23 @@ def collator(name: str) -> Callable[..., Any]:
     if ":" in name:
         return resolved(name)
     raise PadlessError(f"--collator {name}: expected {', '.join(COLLATORS)} or module:function")
+
+
+def check_vocabulary(model: Any, samples: Sequence[Any], where: Any) -> None:
+    """Refuse samples whose token ids a Transformers model cannot know.
+
+    Raises:
+        PadlessError: With the largest id and the size of the model's vocabulary.
+    """
+    if not is_transformers(model):
+        return
+    known = model.config.get_text_config().vocab_size
+    largest = max(max(sample["input_ids"]) for sample in samples)
+    if largest >= known:
+        raise PadlessError(
+            f"{where} holds token id {largest:,}, and the model's vocabulary ends at {known - 1:,}; "
+            f"pack with the model's own tokenizer"
+        )
 
 
 def is_transformers(model: Any) -> bool:
@@ -118,7 +143,7 @@ def called(name: str) -> Any:
     return model
 
 
-def _tiny(name: str, attention: str | None, layers: int | None) -> Any:
+def _tiny(name: str, attention: str | None, layers: int | None, vocabulary: int | None) -> Any:
     import torch
 
     from padless.frameworks.tiny_models import tiny_model
@@ -127,7 +152,7 @@ def _tiny(name: str, attention: str | None, layers: int | None) -> Any:
         raise PadlessError("--random models are tiny already; --layers is for directories")
     shipped = None if attention == "padless" else attention
     try:
-        return tiny_model(name, dtype=torch.float32, attention=shipped)
+        return tiny_model(name, dtype=torch.float32, attention=shipped, vocabulary=vocabulary)
     except PadlessError:
         raise
     except Exception as error:

@@ -335,7 +335,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-def tiny_model(name: str, *, seed: int = 0, dtype: Any = None, attention: str | None = None) -> Any:
+def tiny_model(
+    name: str, *, seed: int = 0, dtype: Any = None, attention: str | None = None, vocabulary: int | None = None
+) -> Any:
     """Build a tiny random model of a named architecture, in evaluation mode.
 
     Args:
@@ -343,6 +345,7 @@ def tiny_model(name: str, *, seed: int = 0, dtype: Any = None, attention: str | 
         seed: Of the weights. Same seed, same weights; torch's global generator is left as it was.
         dtype: A torch dtype; float64 unless given, so that equality can be asked to 1e-10.
         attention: `attn_implementation` as in `from_pretrained`; the model's own default unless given.
+        vocabulary: Token ids it must know, when 96 are too few.
 
     Raises:
         PadlessError: For a name this file does not know.
@@ -361,6 +364,8 @@ def tiny_model(name: str, *, seed: int = 0, dtype: Any = None, attention: str | 
     architecture = ARCHITECTURES[name]
     sizes = (COMMON if architecture.common else {}) | dict(architecture.config)
     config = transformers.AutoConfig.for_model(name, **sizes)
+    if vocabulary is not None:
+        config.get_text_config().vocab_size = vocabulary
     config._experts_implementation = "eager"  # the grouped kernel has no float64
     build = getattr(transformers, architecture.auto)
     options = {} if attention is None else {"attn_implementation": attention}
