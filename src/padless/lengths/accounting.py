@@ -82,6 +82,20 @@ class Accounting:
             segments_per_row_max=1,
         )
 
+    def one_per_row(self) -> "Accounting":
+        """The books of the same segments, each padded to a row of its own: what packing is set against."""
+        return Accounting(
+            samples=self.segments,
+            segments=self.segments,
+            rows=self.segments,
+            capacity=self.capacity,
+            real_tokens=self.real_tokens,
+            tail_padding=self.segments * self.capacity - self.real_tokens,
+            eod_tokens=self.eod_tokens,
+            sum_squares=self.sum_squares,
+            segments_per_row_max=1,
+        )
+
     @property
     def slots(self) -> int:
         """Rows times capacity."""
