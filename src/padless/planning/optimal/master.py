@@ -21,6 +21,7 @@ class Master:
             ("presolve", "off"),
             ("solver", "simplex"),
             ("random_seed", 0),
+            ("simplex_strategy", 4),  # primal: the last basis stays feasible when columns come in
         ):
             self._solver.setOptionValue(name, value)
         empty = np.zeros(0, np.int32)
@@ -29,6 +30,7 @@ class Master:
             rows, counts.astype(float), np.full(rows, INFINITE), 0, np.zeros(rows, np.int32), empty, np.zeros(0)
         )
         self._names: set[bytes] = set()
+        self.iterations = 0  # of the simplex method, all solves together
         self.columns = Columns(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32))
 
     def add(self, columns: Columns) -> int:
@@ -63,6 +65,6 @@ class Master:
         if self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             status = self._solver.modelStatusToString(self._solver.getModelStatus())
             raise PadlessError(f"HiGHS stopped with {status!r}; strategy 'best-fit-decreasing' needs no solver")
-        solution = self._solver.getSolution()
-        objective = self._solver.getInfo().objective_function_value
-        return objective, np.array(solution.col_value), np.maximum(np.array(solution.row_dual), 0.0)
+        solution, info = self._solver.getSolution(), self._solver.getInfo()
+        self.iterations += info.simplex_iteration_count
+        return info.objective_function_value, np.array(solution.col_value), np.maximum(np.array(solution.row_dual), 0.0)

@@ -49,9 +49,7 @@ class Columns:
         return self.offsets.size - 1
 
 
-def price(
-    lengths: np.ndarray, prices: np.ndarray, capacity: int, max_segments: int | None
-) -> tuple[int, Columns]:
+def price(lengths: np.ndarray, prices: np.ndarray, capacity: int, max_segments: int | None) -> tuple[int, Columns]:
     """Find the value of the best row, and for every length the best row that holds it.
 
     Args:

@@ -14,7 +14,11 @@ from padless.planning.patterns import Patterns
 # Limits count steps and not seconds, so that a slow machine finds the same plan.
 ROUNDS = 200
 COARSE_ROUNDS = 60
+COARSE_GAP = 3e-4  # how far from its bound a coarse level may stop: its lengths are not the true ones anyway
+SIMPLEX_WORK = 250_000_000  # simplex iterations x distinct lengths
 SMOOTHING = 0.9
+TIGHT = 0.99  # share of slots filled from which prices in proportion to length are the better start
+COLUMNS_SHARE, COLUMNS_LEAST = 0.25, 64  # columns added in a round, of the distinct lengths: the best ones
 LARGEST_TABLE = 1 << 28  # distinct lengths x capacity x depth beyond which a level is left out
 
 
@@ -48,7 +52,9 @@ def solve(
     """
     best, bound, rounds = start, 0, 0
     previous: tuple[Level, Columns, np.ndarray, np.ndarray] | None = None
-    for level in levels(lengths, counts, capacity):
+    tokens = sum(n * c for n, c in zip(lengths.tolist(), counts.tolist(), strict=True))
+    steps = levels(lengths, counts, capacity)
+    for level in steps[-1:] if tokens > TIGHT * start.rows * capacity else steps:
         if level.lengths.size * level.capacity * min(max_segments or 1, 64) > LARGEST_TABLE:
             break
         finest = level.step == 1
@@ -105,12 +111,14 @@ class _Search:
                 continue
             misses = 0
             objective, self.uses, self.prices = self.master.solve()
+            if self.master.iterations * self.level.lengths.size > SIMPLEX_WORK:
+                break
 
     def _enough(self, objective: float, *, tight: bool) -> bool:
         target = math.ceil(objective - 1e-6 * max(1.0, objective * 1e-6))
         if max(self.bound, self.known) >= target:
             return True
-        return not tight and objective - self.farley <= 1e-5 * objective
+        return not tight and objective - self.farley <= COARSE_GAP * objective
 
     def _price(self, prices: np.ndarray) -> int:
         """Price out, improve the bound, and add the columns that pay at the master's own prices."""
@@ -123,7 +131,9 @@ class _Search:
             if farley > self.farley:
                 self.farley, self.centre = farley, prices
                 self.bound = max(self.bound, -(-total // value))
-        paying = np.flatnonzero(columns.values(self.prices) > 1 + 1e-9)
+        values = columns.values(self.prices)
+        best = np.argsort(-values, kind="stable")[: max(COLUMNS_LEAST, int(COLUMNS_SHARE * values.size))]
+        paying = best[values[best] > 1 + 1e-9]
         return self.master.add(columns.only(paying)) if paying.size else 0
 
 
