@@ -114,7 +114,7 @@ def test_undecided_is_not_clean() -> None:
 def test_wrong_use_raises() -> None:
     with pytest.raises(PadlessError, match="unknown checks isolatoin"):
         audit(Toy(Design(), 0), checks=["isolatoin"])
-    with pytest.raises(PadlessError, match="nn.Module"):
+    with pytest.raises(PadlessError, match="needs an nn"):
         audit(lambda ids: ids)
     with pytest.raises(PadlessError, match="3 tokens and 2 labels"):
         audit(Toy(Design(), 0), samples=[{"input_ids": [5, 6, 7], "labels": [5, 6]}] * 2)

@@ -1,6 +1,7 @@
 """The audit of a store alone, and real samples of one for the audit of a model."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,27 @@ def audit_store(path: str | Path) -> AuditReport:
     return AuditReport(subject=str(path), results=tuple(results))
 
 
-def samples_of(path: str | Path) -> tuple[list[dict[str, Any]], int]:
+@dataclass(frozen=True, kw_only=True)
+class StoreSamples:
+    """What an audit of a model takes from a store.
+
+    Attributes:
+        samples: As collators take them.
+        cut: How many of them were longer than 256 tokens and were cut.
+        vocab_size: Number of token ids of the store's tokenizer; without one, what the samples need.
+        eod: The tokenizer's end-of-document token, or None.
+    """
+
+    samples: list[dict[str, Any]]
+    cut: int
+    vocab_size: int
+    eod: int | None
+
+
+def samples_of(path: str | Path) -> StoreSamples:
     """A few samples of a store, of lengths as unequal as its first thousand have, in the form collators take.
 
     Samples longer than 256 tokens are cut at the end: an audit asks who sees whom, and its cost grows with length.
-
-    Returns:
-        The samples, and how many of them were cut.
 
     Raises:
         PadlessError: When the store has fewer than two samples of at least two tokens.
@@ -68,4 +83,8 @@ def samples_of(path: str | Path) -> tuple[list[dict[str, Any]], int]:
         targets = np.asarray(sample.target_mask())[:LONGEST]
         cut += len(sample) > LONGEST
         samples.append({"input_ids": tokens.tolist(), "labels": np.where(targets, tokens, -100).tolist()})
-    return samples, cut
+    tokenizer = store.manifest.tokenizer
+    if tokenizer is not None:
+        return StoreSamples(samples=samples, cut=cut, vocab_size=tokenizer.vocab_size, eod=tokenizer.eod_id)
+    largest = max(max(sample["input_ids"]) for sample in samples)
+    return StoreSamples(samples=samples, cut=cut, vocab_size=largest + 1, eod=None)

@@ -74,7 +74,8 @@ def locate(input_ids: np.ndarray, samples: Sequence[Sample]) -> Layout:
     lost = [0] * len(samples)
     for i in sorted(range(len(samples)), key=lambda i: -len(samples[i]["input_ids"])):
         tokens = np.asarray(samples[i]["input_ids"])
-        for missing in (0, 1):
+        # One token of two would be no evidence.
+        for missing in (0, 1) if len(tokens) > 2 else (0,):
             start = _find(flat, free, tokens[: len(tokens) - missing], length)
             if start is not None:
                 break
