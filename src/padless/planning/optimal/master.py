@@ -4,6 +4,7 @@ import numpy as np
 
 from padless.errors import PadlessError
 from padless.planning.optimal.pricing import Columns
+from padless.planning.optimal.silence import made_silently
 
 INFINITE = 1e30
 
@@ -14,7 +15,7 @@ class Master:
     def __init__(self, counts: np.ndarray) -> None:
         import highspy
 
-        self._solver = highspy.Highs()
+        self._solver = made_silently(highspy.Highs)
         for name, value in (
             ("output_flag", False),
             ("threads", 1),
