@@ -1,5 +1,7 @@
 """How many calls a rule takes, and what they look like."""
 
+import importlib.util
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from padless.masks import torch_varlen_kwargs, varlen_calls
+from padless.errors import MissingExtraError
+from padless.masks import torch_varlen_kwargs, varlen_calls, xformers_biases
 from padless.rows import Rule, collate
 
 
@@ -82,12 +85,16 @@ def test_flash_attn_gets_its_own_names() -> None:
 
 def test_torch_gets_the_names_of_the_installed_version() -> None:
     """Every argument exists; on a CPU the kernel itself does not."""
-    import inspect
-
     from torch.nn.attention.varlen import varlen_attn
 
     [kwargs] = torch_varlen_kwargs(collate([[1, 2], [3]]))
     assert set(kwargs) <= set(inspect.signature(varlen_attn).parameters)
+
+
+def test_without_xformers_its_biases_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="each release fits one torch"):
+        xformers_biases(collate([[1, 2]]))
 
 
 def test_an_older_torch_is_told_causal_by_a_flag(monkeypatch: pytest.MonkeyPatch) -> None:

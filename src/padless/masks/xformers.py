@@ -1,8 +1,9 @@
 """Varlen calls as block-diagonal biases of `xformers.ops.memory_efficient_attention`."""
 
+import importlib.util
 from typing import Any
 
-from padless.errors import PadlessError, require
+from padless.errors import MissingExtraError, PadlessError
 from padless.masks.calls import Call, varlen_calls
 from padless.rows import Batch
 from padless.rows.tensors import host
@@ -24,7 +25,11 @@ def xformers_biases(batch: Batch) -> list[Any]:
             for call, bias in zip(varlen_calls(batch), xformers_biases(batch)):
                 out[:, call.q_index] = memory_efficient_attention(q[:, call.q_index], ..., attn_bias=bias)
     """
-    require("xformers", extra="torch", feature="xformers biases")
+    if importlib.util.find_spec("xformers") is None:
+        raise MissingExtraError(
+            "xformers biases need xformers, which no extra of padless installs: each release fits one torch; "
+            "pip install the one for yours"
+        )
     from xformers.ops.fmha.attn_bias import BlockDiagonalMask
 
     return [_bias(BlockDiagonalMask, call, batch) for call in varlen_calls(batch)]
