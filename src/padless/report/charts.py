@@ -28,11 +28,13 @@ FILLS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 
 def charts(facts: Facts, shares: Balance | None, bench: Bench | None) -> dict[str, Chart]:
     """Every chart that there is something to draw for, by name."""
-    made = [waste_chart(facts)]
-    if len(facts.lengths):
-        made.append(lengths_chart(facts.lengths, facts.plan.capacity))
-    if facts.plan.num_rows:
-        made += [fill_chart(facts.row_tokens, facts.plan.capacity), segments_chart(facts.row_segments)]
+    capacity = facts.plan.capacity
+    made = [
+        waste_chart(facts),
+        lengths_chart(facts.lengths, capacity),
+        fill_chart(facts.row_tokens, capacity),
+        segments_chart(facts.row_segments),
+    ]
     if shares is not None:
         made.append(balance_chart(shares))
     if bench is not None and any(arm.real_tokens_per_second for arm in bench.arms):
@@ -45,10 +47,10 @@ def charts(facts: Facts, shares: Balance | None, bench: Bench | None) -> dict[st
 def waste_chart(facts: Facts) -> Chart:
     """Slots of the padded rows and of the packed ones on one scale, by what is in them."""
     books = facts.plan.accounting
-    before, after = max(facts.slots_before, 1), books.slots
-    tail_before = facts.slots_before - books.real_tokens
+    before, after = facts.slots_before, books.slots
+    tail_before = before - books.real_tokens
     bars = [
-        ("padded", facts.slots_before, [("real", "real tokens", books.real_tokens), ("waste", "padding", tail_before)]),
+        ("padded", before, [("real", "real tokens", books.real_tokens), ("waste", "padding", tail_before)]),
         (
             "packed",
             after,
@@ -69,7 +71,7 @@ def waste_chart(facts: Facts) -> Chart:
                 parts.append(rect(at, top, max(wide, 0.8), 36, kind, f"{name}: {count:,} slots of {said}"))
             at += wide
         padding = slots - books.real_tokens
-        share = padding / slots if slots else 0.0
+        share = padding / slots
         parts.append(text(left, top + 52, f"{slots:,} slots, {share:.2%} of them padding"))
     named = [("real", "real tokens"), ("waste", "tail padding"), ("other", "alignment padding")]
     for number, (kind, said) in enumerate(named[: 3 if books.alignment_padding else 2]):
@@ -89,16 +91,16 @@ def lengths_chart(lengths: np.ndarray, capacity: int) -> Chart:
     """How many samples have which length, with the row's capacity."""
     top = max(int(lengths.max()), capacity)
     log = top > 24 * float(np.median(lengths))
-    edges = _octaves(top) if log else np.linspace(0, top, BINS + 1)
+    edges = _octaves(top) if log else _even(top)
     counts, _ = np.histogram(lengths, edges)
     ticks = nice_ticks(int(counts.max()))
     low = 1.0 if log else 0.0
     frame = Frame((low, float(edges[-1])), (0, ticks[-1]), log=log)
     frame.y_axis(ticks, "samples", compact)
-    for low, high, count in zip(edges[:-1], edges[1:], counts.tolist(), strict=True):
-        kind = "waste" if low >= capacity else "real"
+    for low, high, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True):
+        kind = "waste" if low > capacity else "real"
         if count:
-            frame.bar(low, high, count, kind, f"{_whole(low)} to {_whole(high) - 1} tokens: {count:,} samples")
+            frame.bar(low, high, count, kind, f"{low:,} to {high - 1:,} tokens: {count:,} samples")
     across = [2.0**i for i in range(0, int(np.log2(top)) + 1, 2)] if log else [t for t in nice_ticks(top) if t <= top]
     frame.x_axis(across, "tokens of a sample" + (", each step doubles twice" if log else ""), compact)
     frame.upright(capacity, f"capacity {capacity:,}")
@@ -253,12 +255,14 @@ def _speed(arm: Arm) -> float:
 
 def _octaves(top: int) -> np.ndarray:
     """Edges four to a doubling, from 1 to above `top`, each a whole number once."""
-    steps = 4 * int(np.ceil(np.log2(top + 1)))
-    return np.unique(np.ceil(2 ** (np.arange(steps + 1) / 4)))
+    steps = 4 * top.bit_length()
+    return np.unique(np.ceil(2 ** (np.arange(steps + 1) / 4))).astype(np.int64)
 
 
-def _whole(edge: float) -> int:
-    return int(np.ceil(edge))
+def _even(top: int) -> np.ndarray:
+    """Edges equally far apart, from 0 to above `top`, all whole numbers."""
+    step = -(-(top + 1) // BINS)
+    return np.arange(0, top + step + 1, step)
 
 
 def _percent(share: float) -> str:

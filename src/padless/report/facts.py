@@ -51,13 +51,12 @@ class Facts:
     @property
     def waste_before(self) -> float:
         """Padding as a fraction of those slots."""
-        return 1 - self.plan.accounting.real_tokens / self.slots_before if self.slots_before else 0.0
+        return 1 - self.plan.accounting.real_tokens / self.slots_before
 
     @property
     def fewer_slots(self) -> float:
         """How many times as many slots the padded rows would have."""
-        slots = self.plan.accounting.slots
-        return self.slots_before / slots if slots else 1.0
+        return self.slots_before / self.plan.accounting.slots
 
     def losses(self) -> list[Loss]:
         """All that is not in a row whole, zeros included: that nothing was lost is worth saying too."""

@@ -21,13 +21,13 @@ class Report:
 
     Attributes:
         facts: The store and its plan.
-        row: A row for the mask inspector; None when the plan has none.
+        row: A row for the mask inspector.
         balance: Rows over ranks; None when there are fewer rows than ranks.
         bench, audit: What was measured and proven; None when not given.
     """
 
     facts: Facts
-    row: ShownRow | None
+    row: ShownRow
     balance: Balance | None
     bench: Bench | None
     audit: Audit | None

@@ -50,7 +50,7 @@ def page(report: "Report") -> str:
         checks=report.audit.results[:SHOWN_CHECKS] if report.audit else (),
         conventions=plan_facts(report.facts),
         sources=report.facts.manifest.sources[:SHOWN_SOURCES],
-        spans=json.dumps(report.row.spans) if report.row else "[]",
+        spans=json.dumps(report.row.spans),
         policy=_policy(style + STYLE, script),
         style=style + STYLE,
         script=script,

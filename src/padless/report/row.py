@@ -122,14 +122,12 @@ def choose_row(plan: Plan) -> int:
     return max(range(len(firsts)), key=lambda row: (len(set(firsts[row])), len(firsts[row]), -row))
 
 
-def show_row(store: TokenStore, plan: Plan, number: int | None = None) -> ShownRow | None:
-    """Read one row; None when the plan has none.
+def show_row(store: TokenStore, plan: Plan, number: int | None = None) -> ShownRow:
+    """Read one row.
 
     Raises:
         PadlessError: When there is no row of that number.
     """
-    if not plan.num_rows and number is None:
-        return None
     number = choose_row(plan) if number is None else number
     if not 0 <= number < plan.num_rows:
         raise PadlessError(f"row {number} of a plan of {plan.num_rows:,} rows; rows count from 0")

@@ -32,7 +32,7 @@ def waste_rows(facts: Facts) -> Rows:
     return [
         *((name, f"{padded:,}", f"{packed:,}") for name, padded, packed in rows),
         ("waste", f"{facts.waste_before:.2%}", f"{books.waste_rate:.2%}"),
-        ("segments per row", "1.0", f"{books.segments / books.rows:.1f}" if books.rows else "-"),
+        ("segments per row", "1.0", f"{books.segments / books.rows:.1f}"),
     ]
 
 
@@ -44,8 +44,6 @@ def balance_rows(balance: Balance) -> Rows:
 def length_rows(facts: Facts) -> Rows:
     """`(what, tokens or segments)`: lengths and rows in a few numbers."""
     lengths, rows = facts.lengths, facts.row_tokens
-    if not len(lengths) or not len(rows):
-        return []
     low, median, most, high = np.quantile(lengths, [0, 0.5, 0.9, 1], method="lower").tolist()
     widths = facts.row_segments
     return [
