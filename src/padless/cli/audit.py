@@ -112,6 +112,15 @@ def _model(
     from padless.auditing import audit
     from padless.frameworks import auditables
 
+    stored = None
+    if data is not None:
+        from padless.auditing.data import samples_of
+
+        stored = samples_of(data)
+        if stored.cut:
+            progress.say(
+                f"{stored.cut} of {len(stored.samples)} samples of {data} are cut to 256 tokens for this audit"
+            )
     model = auditables.load_model(
         name,
         random=random,
@@ -119,22 +128,15 @@ def _model(
         layers=layers,
         dtype=dtype,
         cache=not no_cache,
-        vocabulary=None if data is None else _vocabulary(data),
+        vocab_size=None if stored is None else stored.vocab_size,
     )
     named = collator or ("padless" if auditables.is_transformers(model) else None)
-    samples, cut = None, 0
-    if data is not None:
-        from padless.auditing.data import samples_of
-
-        samples, cut = samples_of(data)
-        auditables.check_vocabulary(model, samples, data)
-    if cut:
-        progress.say(f"{cut} of {len(samples or ())} samples of {data} were cut to 256 tokens for this audit")
     return audit(
         model,
         None if named is None else auditables.collator(named),
         checks=None if checks is None else [c.strip() for c in checks.split(",") if c.strip()],
-        samples=samples,
+        samples=None if stored is None else stored.samples,
+        eod=None if stored is None else stored.eod,
         count_argument=auditables.count_argument(model),
         shift=auditables.shift_of(model),
         seed=seed,
