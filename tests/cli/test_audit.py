@@ -46,7 +46,7 @@ def number():
 
 
 def reversing(samples):
-    return {"input_ids": [s["input_ids"][::-1] for s in samples]}
+    return {"input_ids": torch.tensor([[t for s in samples for t in s["input_ids"][::-1]]])}
 '''
 
 

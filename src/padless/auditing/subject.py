@@ -196,7 +196,13 @@ class Subject:
         if not isinstance(inputs, Mapping) or "input_ids" not in inputs:
             kind = f"keys {', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else type(inputs).__name__
             raise FailedError(f"the collator returned {kind}; expected a mapping with `input_ids`, or a Batch")
-        return {name: self._tensor(value) for name, value in inputs.items()}
+        placed = {name: self._tensor(value) for name, value in inputs.items()}
+        if not isinstance(placed["input_ids"], torch.Tensor):
+            kind = type(placed["input_ids"]).__name__
+            raise FailedError(
+                f"the collator's input_ids are a {kind}; expected a tensor or array of shape [T] or [R, L]"
+            )
+        return placed
 
     def _tensor(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):

@@ -85,13 +85,6 @@ def _renamed(result: Any) -> Any:
     return replace(result, name=f"store: {result.name}")
 
 
-def _vocabulary(data: Path) -> int | None:
-    from padless.corpus import TokenStore
-
-    tokenizer = TokenStore(data).manifest.tokenizer
-    return None if tokenizer is None else tokenizer.vocab_size
-
-
 def _model(
     name: str,
     progress: Any,
@@ -128,8 +121,10 @@ def _model(
         layers=layers,
         dtype=dtype,
         cache=not no_cache,
-        vocab_size=None if stored is None else stored.vocab_size,
+        vocabulary=None if stored is None else stored.vocab_size,
     )
+    if stored is not None:
+        auditables.check_vocabulary(model, stored.samples, data)
     named = collator or ("padless" if auditables.is_transformers(model) else None)
     return audit(
         model,

@@ -20,7 +20,7 @@ def load_model(
     layers: int | None,
     dtype: str | None,
     cache: bool,
-    vocabulary: int | None = None,
+    vocabulary: int | None,
 ) -> Any:
     """A model by name, on the CPU, in evaluation mode.
 
