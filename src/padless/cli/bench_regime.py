@@ -1,0 +1,34 @@
+"""`padless bench regime`: whether projections or attention take the time, without measuring every arm."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from padless.cli._bench import data_options, model_options
+
+
+@click.command()
+@data_options
+@model_options
+def command(data: Path, model: str, repeats: int, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Say what bounds this model at these lengths, and what packing, batching by length or shorter samples would give.
+
+    Fits the cost model to a few packed micro-batches and predicts the rest; `bench step` measures it.
+    """
+    from padless.cli import _bench
+    from padless.cli import _bench_tables as shown
+    from padless.measure import calibrate, regime
+
+    setting = {name: options.pop(name) for name in ("dtype", "device", "threads")}
+    with _bench.trainee(model, quiet=quiet or as_json, **setting) as (trainee, now):
+        chosen = _bench.read_samples(data, trainee, **options)
+        cost = calibrate(
+            trainee, length=int(chosen.lengths.max()), capacity=chosen.capacity, repeats=repeats, progress=now
+        )
+    found = regime(cost, chosen.lengths, **chosen.shape)
+    if as_json:
+        click.echo(shown.to_json(trainee, data=chosen.said, cost=cost, regime=found, error=cost.residual))
+        return
+    shown.show_setting(trainee, chosen.said)
+    shown.show_regime(cost, found, cost.residual)
