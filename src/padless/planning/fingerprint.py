@@ -19,7 +19,7 @@ def lengths_digest(lengths: np.ndarray) -> str:
     hashed.update(f"{lengths.size} {'u4' if narrow else 'i8'} ".encode())
     for start in range(0, lengths.size, _CHUNK):
         part = lengths[start : start + _CHUNK]
-        hashed.update(part.astype("<u4" if narrow else "<i8").tobytes())
+        hashed.update(part.astype("<u4" if narrow else "<i8").data)
     return hashed.hexdigest()
 
 

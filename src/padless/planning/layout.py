@@ -21,13 +21,17 @@ class Layout:
     Attributes:
         row_offsets: int64[R + 1].
         pieces: int[S], which piece each segment is, or is cut from.
-        cuts: None where segments are whole pieces; else `(starts, lengths)`, int64[S] each, inside their pieces.
+        lengths: int[S], tokens of each segment.
+        starts: None where segments are whole pieces; else int64[S], where in its piece each segment starts.
+        placed: The histogram of those lengths, where it is known already.
         proved: Rows that a linear program proves to be needed, or None.
     """
 
     row_offsets: np.ndarray
     pieces: np.ndarray
-    cuts: tuple[np.ndarray, np.ndarray] | None = None
+    lengths: np.ndarray
+    starts: np.ndarray | None = None
+    placed: LengthHistogram | None = None
     proved: int | None = None
 
 
@@ -45,23 +49,25 @@ def _lay_out(lengths: np.ndarray, spec: PlanSpec) -> Layout:
     strategy, room = find_strategy(spec.strategy), spec.capacity // spec.align
     if strategy.works_on == "tokens":
         offsets, order, starts, sizes = strategy.pack(lengths, spec)
-        return Layout(row_offsets=offsets, pieces=order, cuts=(starts, sizes))
+        return Layout(row_offsets=offsets, pieces=order, lengths=sizes, starts=starts)
     if strategy.works_on == "order":
         units = lengths if spec.align == 1 else -(-lengths // spec.align)
         offsets, order = strategy.pack(units, room, spec)
-        return Layout(row_offsets=offsets, pieces=order)
-    units = LengthHistogram.of(lengths).padded(spec.align)
+        return Layout(row_offsets=offsets, pieces=order, lengths=lengths[order])
+    placed = LengthHistogram.of(lengths)
+    units = placed.padded(spec.align)
     patterns, proved = strategy.pack(units.lengths, units.counts, room, spec)
-    offsets, order = deal(patterns, lengths, spec.align, spec.seed)
-    return Layout(row_offsets=offsets, pieces=order, proved=proved)
+    offsets, order, sizes = deal(patterns, lengths, spec.align, spec.seed)
+    return Layout(row_offsets=offsets, pieces=order, lengths=sizes, placed=placed, proved=proved)
 
 
 def _joined(layouts: list[Layout], parts: list[np.ndarray]) -> Layout:
     """Windows one after the other; what is proved of one window says nothing of the whole."""
     widths = np.concatenate([np.diff(layout.row_offsets) for layout in layouts])
-    cuts = [layout.cuts for layout in layouts if layout.cuts is not None]
+    starts = [layout.starts for layout in layouts if layout.starts is not None]
     return Layout(
         row_offsets=np.concatenate([[0], np.cumsum(widths)]),
         pieces=np.concatenate([part[layout.pieces] for layout, part in zip(layouts, parts, strict=True)]),
-        cuts=(np.concatenate([c[0] for c in cuts]), np.concatenate([c[1] for c in cuts])) if cuts else None,
+        lengths=np.concatenate([layout.lengths for layout in layouts]),
+        starts=np.concatenate(starts) if starts else None,
     )

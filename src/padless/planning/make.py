@@ -44,18 +44,17 @@ def plan_with(lengths: Any, spec: PlanSpec) -> Plan:
     pieces = to_pieces(array, spec, cuts=cuts)
     layout = lay_out(pieces, spec)
     order, rows = layout.pieces, layout.row_offsets.size - 1
-    sample_ids = order.astype(np.int64) if pieces.sample_ids is None else pieces.sample_ids[order]
-    starts = np.zeros(order.size, np.int64) if pieces.starts is None else pieces.starts[order]
-    sizes = pieces.lengths[order]
-    if layout.cuts is not None:
-        starts, sizes = layout.cuts
-    placed = LengthHistogram.of(sizes)
+    sample_ids = order.astype(np.int64, copy=False) if pieces.sample_ids is None else pieces.sample_ids[order]
+    starts = layout.starts
+    if starts is None:
+        starts = np.zeros(order.size, np.int64) if pieces.starts is None else pieces.starts[order]
+    placed = layout.placed or LengthHistogram.of(layout.lengths)
     bound = _bound_if_cut(pieces, spec) if cuts else bound_of(placed, spec, layout.proved)
     return Plan(
         row_offsets=layout.row_offsets,
         sample_ids=sample_ids,
         starts=starts,
-        lengths=sizes.astype(length_dtype(spec.capacity), copy=False),
+        lengths=layout.lengths.astype(length_dtype(spec.capacity), copy=False),
         spec=spec,
         certificate=Certificate.of(rows, bound),
         accounting=account(

@@ -76,7 +76,7 @@ def _useful(prices: np.ndarray) -> np.ndarray:
     return np.flatnonzero(prices > before)
 
 
-def _unbounded(lengths, prices, useful, capacity, layers):  # noqa: ANN001, ANN202, ARG001 - compiled by numba
+def _unbounded(lengths, prices, useful, capacity, layers):  # noqa: ARG001 - compiled by numba
     best = np.zeros(capacity + 1, np.int64)
     choice = np.full((1, capacity + 1), -1, np.int32)
     row = choice[0]
@@ -92,7 +92,7 @@ def _unbounded(lengths, prices, useful, capacity, layers):  # noqa: ANN001, ANN2
     return best[capacity], choice
 
 
-def _layered(lengths, prices, useful, capacity, layers):  # noqa: ANN001, ANN202 - compiled by numba
+def _layered(lengths, prices, useful, capacity, layers):
     """Layer k holds the best rows of at most k + 1 segments."""
     choice = np.full((layers, capacity + 1), -1, np.int32)
     before = np.zeros(capacity + 1, np.int64)
@@ -112,7 +112,7 @@ def _layered(lengths, prices, useful, capacity, layers):  # noqa: ANN001, ANN202
     return before[capacity], choice
 
 
-def _columns(lengths, choice, capacity, layers, limited, longest):  # noqa: ANN001, ANN202 - compiled by numba
+def _columns(lengths, choice, capacity, layers, limited, longest):
     """For every length, itself and the best filling of what is left; classes ascending, equal ones counted."""
     number = lengths.size
     offsets = np.zeros(number + 1, np.int64)

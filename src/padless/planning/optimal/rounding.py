@@ -24,7 +24,7 @@ def round_rows(
     return min(tried, key=lambda patterns: patterns.rows)
 
 
-def _round(lengths, counts, capacity, max_segments, columns, uses, threshold) -> Patterns:  # noqa: ANN001
+def _round(lengths, counts, capacity, max_segments, columns, uses, threshold) -> Patterns:
     left = counts.copy()
     kinds: list[tuple[int, list[tuple[int, int]]]] = []
     whole = np.floor(uses + _ALMOST)

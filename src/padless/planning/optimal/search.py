@@ -1,5 +1,6 @@
 """Column generation: a fractional optimum, the bound it proves, and a whole plan next to it."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -152,7 +153,7 @@ def _from_patterns(patterns: Patterns, lengths: np.ndarray) -> Columns:
     numbers = np.searchsorted(lengths, patterns.lengths).tolist()
     times = patterns.repeats.tolist()
     bounds = patterns.offsets.tolist()
-    for a, b in zip(bounds[:-1], bounds[1:], strict=True):
+    for a, b in itertools.pairwise(bounds):
         row: dict[int, int] = {}
         for run in range(a, b):
             row[numbers[run]] = row.get(numbers[run], 0) + times[run]
