@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from padless.masks import flash_mask, magi_slices, varlen_calls
+from padless.masks import flash_mask, flex_block_mask, magi_slices, varlen_calls
 from padless.rows import Batch, Rule, batch_from_segments
 
 SLOTS = 131_072
@@ -44,10 +44,10 @@ def best(compile_rule: Callable[[Batch], Any], batch: Batch) -> float:
 def main() -> None:
     n = lengths()
     print(f"{len(n)} documents, {int(n.sum()):,} tokens in {SLOTS:,} slots")
-    print(f"{'rule':14}{'varlen_calls':>14}{'magi_slices':>14}{'flash_mask':>14}{'calls':>8}")
+    print(f"{'rule':14}{'varlen_calls':>14}{'magi_slices':>14}{'flash_mask':>14}{'flex_block_mask':>17}{'calls':>8}")
     for kind, batch in batches(n).items():
-        times = "".join(f"{best(f, batch):14.2f}" for f in (varlen_calls, magi_slices, flash_mask))
-        print(f"{kind:14}{times}{len(varlen_calls(batch)):8}")
+        times = "".join(f"{best(f, batch):14.2f}" for f in (varlen_calls, magi_slices, flash_mask, flex_block_mask))
+        print(f"{kind:14}{times}   {len(varlen_calls(batch)):8}")
 
 
 if __name__ == "__main__":

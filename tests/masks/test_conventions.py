@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask, create_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from padless.masks import (
@@ -22,6 +22,7 @@ from padless.masks import (
     rectangular_mask,
     varlen_calls,
 )
+from padless.masks.flex import pairs_per_block
 from padless.rows import Batch, Rule, collate
 
 pytestmark = pytest.mark.interop
@@ -90,13 +91,29 @@ def test_flex_attention_sees_the_rule(some: list[Any]) -> None:
         assert (made[0, 0].numpy() == mask).all()
 
 
-def test_flex_block_masks_skip_only_what_nobody_sees(some: list[Any]) -> None:
-    for batch, mask in some[:60]:
-        blocks = flex_block_mask(batch, block_size=4).to_dense()[0, 0].bool().numpy()
-        size = -(-batch.num_slots // 4) * 4
-        padded = np.zeros((size, size), dtype=bool)
-        padded[: len(mask), : len(mask)] = mask
-        assert (blocks == padded.reshape(size // 4, 4, size // 4, 4).any(axis=(1, 3))).all()
+def test_flex_block_masks_are_those_that_flex_attention_makes_itself(some: list[Any]) -> None:
+    """Blocks to compute, and blocks that need no mask: counted from slices here, from all pairs there."""
+    for batch, _ in some:
+        slots = batch.num_slots
+        made = flex_block_mask(batch, block_size=4)
+        reference = create_block_mask(flex_mask_mod(batch), None, None, slots, slots, device="cpu", BLOCK_SIZE=4)
+        assert made.shape == reference.shape
+        assert (made.to_dense() == reference.to_dense()).all()
+        for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+            assert torch.equal(getattr(made, name), getattr(reference, name)), name
+        for numbers, indices in (("kv_num_blocks", "kv_indices"), ("full_kv_num_blocks", "full_kv_indices")):
+            for line, n in enumerate(getattr(made, numbers)[0, 0].tolist()):
+                mine, theirs = getattr(made, indices)[0, 0, line, :n], getattr(reference, indices)[0, 0, line, :n]
+                assert torch.equal(mine, theirs), indices
+
+
+def test_pairs_per_block_are_counted_exactly(all_rules: list[Any]) -> None:
+    for batch, mask in all_rules[:1500]:
+        for size in (3, 8):
+            padded = np.zeros((-(-batch.num_slots // size) * size,) * 2, dtype=int)
+            padded[: len(mask), : len(mask)] = mask
+            blocks = padded.reshape(len(padded) // size, size, -1, size).sum(axis=(1, 3))
+            assert (pairs_per_block(batch, size) == blocks).all()
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
