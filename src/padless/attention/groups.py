@@ -30,7 +30,7 @@ class Run:
         return x.as_strided(size, (self.length * s0, s1, s0, s2), x.storage_offset() + self.start * s0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
     """One kernel call.
 
@@ -48,6 +48,11 @@ class Group:
     seen: torch.Tensor | None
     shared_keys: bool = False
 
+    @property
+    def cost(self) -> float:
+        """Work, in any unit: pairs, and what a token costs beside them."""
+        return self.q.count * self.q.length * (self.k.length + 64.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ByPiece:
@@ -57,11 +62,14 @@ class ByPiece:
         sizes: The packed tensor cut into pieces and what lies between them.
         order: Which of those come in the copy, one behind the other; -n stands for n slots of padding.
         splits: The copy's groups cut into pieces and padding.
+        back: Where the packed tensor's parts are in the copy, when all of them are: joining is half the work of
+            writing them one by one.
     """
 
     sizes: list[int]
     order: list[int]
     splits: list[list[int]]
+    back: list[int] | None
 
     def load(self, x: torch.Tensor) -> torch.Tensor:
         """The copy of `[T, H, D]`, with zeros in its padding."""
@@ -72,9 +80,12 @@ class ByPiece:
 
     def store(self, into: torch.Tensor, found: Sequence[torch.Tensor]) -> None:
         """Write the results `[n, H, length, D]` of all groups to where their tokens are."""
-        places = into.split(self.sizes)
         flat = [x.transpose(1, 2).flatten(0, 1) for x in found]
         parts = [part for x, sizes in zip(flat, self.splits, strict=True) for part in x.split(sizes)]
+        if self.back is not None and into.dtype == flat[0].dtype:
+            torch.cat([parts[i] for i in self.back], out=into)
+            return
+        places = into.split(self.sizes)
         for i, part in zip(self.order, parts, strict=True):
             if i >= 0:
                 places[i].copy_(part)
@@ -301,4 +312,6 @@ def _by_piece(batches: list[list[tuple[int, int]]], places: list[tuple[int, int]
                 order.append(n - longest)
                 sizes.append(longest - n)
         splits.append(sizes)
-    return ByPiece(sizes=np.diff(cuts).tolist(), order=order, splits=splits)
+    at = np.flatnonzero(np.array(order) >= 0)
+    back = at[np.argsort(np.array(order)[at])].tolist() if len(at) == len(cuts) - 1 else None
+    return ByPiece(sizes=np.diff(cuts).tolist(), order=order, splits=splits, back=back)

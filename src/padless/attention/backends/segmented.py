@@ -6,14 +6,15 @@ node per segment (slicing under autograd would make every segment's backward as 
 are copied into padded batches, because a call costs more than a copy there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from padless.attention import cost
+from padless.attention import cost, lanes
 from padless.attention.capability import Backend, Capability, always
 from padless.attention.groups import Group, Plan, plan
 from padless.attention.kernels import FlashCpu, Grads, Kernel, Spec, Written
@@ -85,15 +86,18 @@ def forward(
     make = torch.empty if plan.covers_q else torch.zeros
     out = make(q.shape[0], q.shape[1], v.shape[2], dtype=q.dtype, device=q.device)
     lse = _empty_lse(job, q, sinks)
-    for g in plan.direct:
+
+    def direct(g: Group) -> None:
         found, found_lse = _forward_group(job, g, (q, k, v), sinks)
         g.q.take(out).copy_(found)
         g.q.take(lse[..., None]).copy_(found_lse[..., None])
+
+    lanes.run([(g.cost, partial(direct, g)) for g in plan.direct], q.device)
     kept = None
     if plan.q_copy is not None and plan.k_copy is not None:
         own = plan.q_copy.load(q), plan.k_copy.load(k), plan.k_copy.load(v)
         wide = [_wide(x, job.kernel) for x in own]
-        outs, lses = zip(*(_forward_group(job, g, wide, sinks) for g in plan.copied), strict=True)
+        outs, lses = zip(*_each(plan.copied, lambda g: _forward_group(job, g, wide, sinks), q.device), strict=True)
         plan.q_copy.store(out, outs)
         plan.q_copy.store(lse[..., None], [x[..., None] for x in lses])
         kept = Kept(q=own[0], k=own[1], v=own[2], outs=outs, lses=lses)
@@ -112,21 +116,38 @@ def backward(
     make_k = torch.empty if plan.covers_k else torch.zeros
     grad_q = make_q(q.shape, dtype=q.dtype, device=q.device)
     grad_k, grad_v = (make_k(x.shape, dtype=summed, device=q.device) for x in (k, v))
-    for g in plan.direct:
+
+    def direct(g: Group) -> None:
         mine = g.q.take(out), g.q.take(lse[..., None])[..., 0]
         found = _backward_group(job, g, (grad, q, k, v), *mine)
         g.q.take(grad_q).copy_(found[0])
         for into, x in zip((grad_k, grad_v), found[1:], strict=True):
             view = g.k.take(into)
             view.add_(x) if g.shared_keys else view.copy_(x)
+
+    for g in plan.direct:
+        if g.shared_keys:
+            direct(g)
+    lanes.run([(g.cost, partial(direct, g)) for g in plan.direct if not g.shared_keys], q.device)
     if kept is not None and plan.q_copy is not None and plan.k_copy is not None:
         own = [_wide(x, job.kernel) for x in (plan.q_copy.load(grad), kept.q, kept.k, kept.v)]
-        mine = zip(plan.copied, kept.outs, kept.lses, strict=True)
-        found = zip(*(_backward_group(job, g, own, o, m) for g, o, m in mine), strict=True)
+        made = dict(zip(plan.copied, zip(kept.outs, kept.lses, strict=True), strict=True))
+        found = zip(*_each(plan.copied, lambda g: _backward_group(job, g, own, *made[g]), q.device), strict=True)
         copies = (plan.q_copy, plan.k_copy, plan.k_copy)
         for copy, into, x in zip(copies, (grad_q, grad_k, grad_v), found, strict=True):
             copy.store(into, x)
     return grad_q[..., : widths[0]], grad_k.to(k.dtype)[..., : widths[0]], grad_v.to(v.dtype)[..., : widths[1]]
+
+
+def _each(groups: Sequence[Group], compute: Callable[[Group], Any], device: torch.device) -> list[Any]:
+    """`compute` of every group, in order."""
+    found: dict[int, Any] = {}
+
+    def keep(i: int) -> None:
+        found[i] = compute(groups[i])
+
+    lanes.run([(g.cost, partial(keep, i)) for i, g in enumerate(groups)], device)
+    return [found[i] for i in range(len(groups))]
 
 
 def _forward_group(
