@@ -4,6 +4,7 @@ import base64
 import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -15,6 +16,7 @@ import pytest
 
 from padless import TokenStore, pack
 
+PATIENCE = 60  # seconds, on a machine that is busy
 KEY_CODES = {
     "ArrowLeft": 37,
     "ArrowUp": 38,
@@ -64,6 +66,7 @@ class Browser:
         self._ids = itertools.count(1)
         self._unread = b""
         self._session: str | None = None
+        self._loaded = False
         self.complaints: list[str] = []
         self.requests: list[str] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
@@ -86,6 +89,7 @@ class Browser:
 
     def _hear(self) -> dict[str, Any]:
         while b"\0" not in self._unread:
+            assert select.select([self._from], [], [], PATIENCE)[0], f"Chromium said nothing for {PATIENCE} s"
             part = os.read(self._from, 1 << 20)
             assert part, "Chromium ended"
             self._unread += part
@@ -100,6 +104,8 @@ class Browser:
             self.complaints.append(f"{said['entry']['level']}: {said['entry']['text']}")
         elif method == "Network.requestWillBeSent":
             self.requests.append(said["request"]["url"])
+        elif method == "Page.loadEventFired":
+            self._loaded = True
         elif method == "Page.javascriptDialogOpening":
             self.complaints.append(f"dialog: {said['message']}")
         return heard
@@ -113,10 +119,11 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", media=media, features=[scheme])
+        self._loaded = False
         self.send("Page.navigate", url=page.resolve().as_uri())
-        deadline = time.monotonic() + 20
-        while self.value("document.readyState + location.protocol") != "completefile:":
-            assert time.monotonic() < deadline, f"{page} did not load"
+        while not self._loaded:
+            self._hear()
+        self.settle()
 
     def value(self, expression: str) -> Any:
         """What an expression is in the page."""
@@ -124,15 +131,25 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def settle(self) -> None:
+        """Wait until what was changed is on the screen, where the mouse finds it."""
+        self.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
+
     def click(self, selector: str) -> None:
         """Press and release the mouse in the middle of an element, as a person would."""
+        found = f"document.querySelector({json.dumps(selector)})"
+        self.value(f"{found}.scrollIntoView({{block: 'center'}})")
+        self.settle()
         x, y = self.value(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
-            "e.scrollIntoView({block: 'center', behavior: 'instant'}); "
-            "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] })()"
+            f"(() => {{ const element = {found}, box = element.getBoundingClientRect(); window.clicked = false; "
+            "element.addEventListener('click', () => { window.clicked = true }, {once: true}); "
+            "return [box.x + box.width / 2, box.y + box.height / 2] })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        deadline = time.monotonic() + PATIENCE
+        while not self.value("window.clicked"):
+            assert time.monotonic() < deadline, f"the click at {x}, {y} did not reach {selector}"
 
     def press(self, key: str) -> None:
         """Press and release a key."""

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from padless import TokenStore, plan
@@ -80,6 +80,7 @@ def test_the_histogram_counts_every_sample_once(lengths: list[int], capacity: in
 
 
 @settings(deadline=None, max_examples=60)
+@example([1000, 999, 950, 1000])
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=100))
 def test_fill_and_segments_count_every_row_once(values: list[int]) -> None:
     array = np.array(values)

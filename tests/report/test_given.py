@@ -42,7 +42,7 @@ def test_ratios_follow_from_throughputs_unless_they_are_given(tmp_path: Path) ->
         ("[]", "is not what `padless bench step --json` prints: Expected `object`"),
         ({"arms": [{"seconds": 1}]}, r"missing required field `name` - at `$.arms[0]`"),
         ({"arms": [{"name": "a", "seconds": "fast"}]}, r"at `$.arms[0].seconds`"),
-        ({"subject": "model", "results": []}, "holds neither arms nor a savings curve"),
+        ({"subject": "model", "results": []}, "holds no arms, no savings curve and no regime"),
         ('{"savings": [{"padding": NaN, "time_saved": 0}]}', r"at `$.savings[0].padding`"),
         ("[" * 100_000, "is not what"),
     ],

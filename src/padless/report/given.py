@@ -61,7 +61,7 @@ class Regime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
-    """What `padless bench step --json` prints."""
+    """What `padless bench step --json` prints, and `savings` and `regime` in part."""
 
     arms: tuple[Arm, ...] = ()
     savings: tuple[Saving, ...] = ()
@@ -115,12 +115,12 @@ def read_bench(path: str | Path) -> Bench:
     """Read a file of `padless bench step --json`.
 
     Raises:
-        PadlessError: When it cannot be read, or holds neither arms nor a savings curve.
+        PadlessError: When it cannot be read, or holds nothing that was measured.
     """
     bench = _read(Path(path), Bench, "padless bench step --json")
-    if not bench.arms and not bench.savings:
+    if not bench.arms and not bench.savings and bench.regime is None:
         raise PadlessError(
-            f"{path} holds neither arms nor a savings curve; expected what `padless bench step --json` prints"
+            f"{path} holds no arms, no savings curve and no regime; expected what `padless bench step --json` prints"
         )
     return bench
 
