@@ -251,7 +251,7 @@ def flash_attn_4() -> ModuleType:
 
 
 def _check_4(q: Any, v: Any, window: Any, sink: Any) -> None:
-    assert q.shape[-1] % 8 == 0 and v.shape[-1] % 8 == 0, "head_dim must be a multiple of 16 bytes"
+    assert {q.shape[-1] % 8, v.shape[-1] % 8} == {0}, "head_dim must be a multiple of 16 bytes"
     assert all(limit is None or limit >= 0 for limit in window), "no limit is None, a negative one is a shifted band"
     assert sink is None or sink.dtype in (torch.bfloat16, torch.float16, torch.float32)
 
@@ -345,7 +345,8 @@ def xformers() -> dict[str, ModuleType]:
     """Modules `xformers`, `xformers.ops`, `xformers.ops.fmha` and `xformers.ops.fmha.attn_bias`."""
 
     def memory_efficient_attention(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None):
-        assert query.ndim == 4 and query.shape[0] == 1, "packed sequences have batch size 1"
+        assert query.ndim == 4
+        assert query.shape[0] == 1, "packed sequences have batch size 1"
         assert query.shape[2] == key.shape[2], "no broadcast over heads"
         assert query.dtype in (*HALF, torch.float32)
         cu_q, cu_k = (

@@ -46,7 +46,7 @@ def test_other_boundaries_compile_nothing_anew():
 
 @pytest.mark.slow
 def test_memory_is_linear_in_tokens():
-    """65,536 tokens in 1,024 segments: inputs, outputs, their gradients and a few buffers, nothing of the row's square."""
+    """65,536 tokens in 1,024 segments: inputs, outputs, gradients and a few buffers, nothing of the row's square."""
     script = textwrap.dedent("""
         import resource, torch
         from padless.attention import Segments, varlen_attention

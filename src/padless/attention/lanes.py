@@ -67,9 +67,14 @@ def _share(tasks: deque[Callable[[], object]], threads: int) -> None:
 @functools.cache
 def _pool(threads: int, _process: int) -> ThreadPoolExecutor:
     """Threads that compute alone; kept, because starting them costs more than a short row. None survives a fork."""
-    pool = ThreadPoolExecutor(threads, "padless-attention", initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(threads, "padless-attention", initializer=_compute_alone)
     together = threading.Barrier(threads)  # a waiting task cannot be done twice by one thread, so all must start
     for started in [pool.submit(together.wait) for _ in range(threads)]:
         started.result()
     torch.set_num_threads(threads)  # torch takes the last call's number for threads that start later
     return pool
+
+
+def _compute_alone() -> None:
+    torch.get_num_threads()  # torch sets up a thread at its first call; later it would undo the next line
+    torch.set_num_threads(1)

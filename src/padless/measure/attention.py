@@ -64,7 +64,11 @@ def lengths_of(case: str, tokens: int, seed: int = 0) -> list[int]:
     rng = np.random.default_rng(seed)
     found: list[int] = []
     while sum(found) < tokens:
-        drawn = rng.lognormal(4.4, 1.0) if case == "log-normal" else float(case.split()[-1]) * rng.uniform(0.8, 1.2)
+        drawn = (
+            rng.lognormal(4.4, 1.0)
+            if case == "log-normal"
+            else float(case.rsplit(maxsplit=1)[-1]) * rng.uniform(0.8, 1.2)
+        )
         found.append(int(min(max(1, drawn), tokens - sum(found))))
     return found
 
@@ -119,7 +123,7 @@ def _ways(lengths: list[int], tokens: int, case: str, make: Callable[[int], list
     batch = [x.unflatten(0, (n, longest)).transpose(1, 2).detach().requires_grad_() for x in make(n * longest)]
     ways["padded"] = lambda: _step(partial(torch.nn.functional.scaled_dot_product_attention, is_causal=True), batch)
     if case != "log-normal":
-        length = int(case.split()[-1])
+        length = int(case.rsplit(maxsplit=1)[-1])
         equal = Segments.of(range(0, tokens + 1, length))
         even = make(equal.q_slots)
         ways["equal"] = lambda: _step(varlen_attention, even, equal)
@@ -131,7 +135,7 @@ def _tensors(tokens: int, *, heads: int, size: int, dtype: torch.dtype, device: 
     return [torch.randn(tokens, heads, size, dtype=dtype, device=device).requires_grad_(i < 3) for i in range(4)]
 
 
-def _step(attend: Callable[..., torch.Tensor], tensors: list[torch.Tensor], *segments: Segments) -> None:
+def _step(attend: Callable[..., Any], tensors: list[torch.Tensor], *segments: Segments) -> None:
     """Forward and backward; gradients are dropped, not added up."""
     q, k, v, up = tensors
     torch.autograd.grad(attend(q, k, v, *segments), (q, k, v), up.detach())
@@ -159,7 +163,8 @@ def calibrate(
     dtype = torch.bfloat16 if where == "cuda" else torch.float32
     make = partial(_tensors, heads=heads, size=size, dtype=dtype, device=where)
     wait = torch.cuda.synchronize if where == "cuda" else None
-    probe = Problem(**dict(zip("qkv", make(4)[:3], strict=True)), segments=Segments.of([0, 4]), right=0, scale=1.0)
+    q, k, v, _ = make(4)
+    probe = Problem(q=q, k=k, v=v, segments=Segments.of([0, 4]), right=0, scale=1.0)
     found = {}
     for name, backend in BACKENDS.items():
         if name == "reference" or why_not(backend, probe):
