@@ -6,6 +6,7 @@ import click
 
 from padless.cli._tables import console, table
 from padless.corpus.summary import Summary
+from padless.training.steps import advice
 
 
 def show(summary: Summary, output: Path) -> None:
@@ -41,14 +42,7 @@ def _lines(summary: Summary) -> list[str]:
         f"{summary.samples:,} samples, {summary.tokens:,} tokens, of which {summary.targets:,} are targets and "
         f"{summary.eod_tokens:,} EOD"
     )
-    rows = summary.rows
-    fewer = summary.slots_before / (rows * summary.capacity)
-    steps = (
-        f"An epoch is {rows:,} rows instead of {summary.plan.accounting.segments:,}: at the same rows per step, "
-        f"{fewer:.1f}x fewer steps with {fewer:.1f}x the tokens each; keep tokens per step, not rows, and the "
-        f"learning rate stays"
-    )
-    return [counts, str(summary.plan.certificate), *_losses(summary), steps]
+    return [counts, str(summary.plan.certificate), *_losses(summary), advice(summary.plan.accounting)]
 
 
 def _losses(summary: Summary) -> list[str]:
