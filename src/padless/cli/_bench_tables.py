@@ -110,14 +110,13 @@ def show_steps(step: "StepResult", cost: "CostModel") -> None:
     )
 
 
-def show_regime(cost: "CostModel", regime: "Regime", error: float | None) -> None:
+def show_regime(cost: "CostModel", regime: "Regime", checked: str) -> None:
     """The cost model and what it says of these lengths."""
     click.echo(
         f"\nseconds = {cost.constant:.2e} x calls + {cost.linear:.2e} x tokens + {cost.quadratic:.2e} x sum(length^2)"
         f" + {cost.step:.2e}"
     )
-    if error is not None:
-        click.echo(f"median error of its predictions: {error:.1%}")
+    click.echo(checked)
     click.echo(
         f"bound by {regime.name}: attention takes {regime.attention_real:.0%} of a packed step, "
         f"{regime.attention_padded:.0%} of a padded one; it takes half from lengths of {regime.crossover:,.0f} on"

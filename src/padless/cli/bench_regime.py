@@ -31,4 +31,4 @@ def command(data: Path, model: str, repeats: int, as_json: bool, quiet: bool, **
         click.echo(shown.to_json(trainee, data=chosen.said, cost=cost, regime=found, error=cost.residual))
         return
     shown.show_setting(trainee, chosen.said)
-    shown.show_regime(cost, found, cost.residual)
+    shown.show_regime(cost, found, f"off by {cost.residual:.1%} (median over what it was fitted to)")

@@ -48,7 +48,7 @@ def command(data: Path, model: str, repeats: int, as_json: bool, quiet: bool, sa
         return
     shown.show_setting(trainee, chosen.said)
     shown.show_steps(step, cost)
-    shown.show_regime(cost, found, error)
+    shown.show_regime(cost, found, f"off by {error:.1%} (median over the arms, to none of which it was fitted)")
     if curve:
         click.echo()
         shown.show_savings(curve, cost, chosen.length)

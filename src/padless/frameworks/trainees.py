@@ -101,7 +101,7 @@ def _load(name: str) -> Any:
         return _random(SIZES[name])
     if ":" not in name and "/" not in name and "." not in name:
         raise PadlessError(f"no model {name!r}; expected {', '.join(SIZES)}, a local directory, or module:function")
-    return load_model(name, random=False, attention=None, layers=None, dtype=None, cache=False)
+    return load_model(name, random=False, attention=None, layers=None, dtype=None, cache=False, vocabulary=None)
 
 
 def _random(sizes: Mapping[str, Any]) -> Any:

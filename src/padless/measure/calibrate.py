@@ -1,11 +1,13 @@
 """Measure what the cost model is fitted to: packed micro-batches of several sizes and lengths, on this machine."""
 
+import statistics
+import time
 from collections.abc import Callable
 
 import numpy as np
 
 from padless.measure.cost import CostModel, fit
-from padless.measure.step import Arm, Progress, make_optimizer, make_step
+from padless.measure.step import Arm, Progress, StepResult, make_optimizer, make_step
 from padless.measure.timing import interleaved
 from padless.measure.trainee import Trainee
 from padless.measure.workloads import packed
@@ -27,7 +29,13 @@ def shapes(*, length: int, capacity: int) -> list[tuple[int, int]]:
 
 
 def calibrate(
-    trainee: Trainee, *, length: int, capacity: int, repeats: int = 3, progress: Progress | None = None
+    trainee: Trainee,
+    *,
+    length: int,
+    capacity: int,
+    repeats: int = 3,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> CostModel:
     """Fit the cost model of this model on this machine.
 
@@ -37,6 +45,7 @@ def calibrate(
         capacity: Tokens of the largest micro-batch to measure.
         repeats: Times each shape is timed; medians are fitted.
         progress: Told what runs.
+        clock: As for `measure_arms`.
     """
     rng = np.random.default_rng(0)
     works, steps = {}, {}
@@ -49,7 +58,7 @@ def calibrate(
     for warm_up in (next(iter(steps.values())), update):
         warm_up()
     timings = interleaved(
-        {**steps, UPDATE: update}, repeats=repeats, synchronize=trainee.synchronize, progress=progress
+        {**steps, UPDATE: update}, repeats=repeats, synchronize=trainee.synchronize, progress=progress, clock=clock
     )
     return fit(
         calls=[work.calls for work in works.values()],
@@ -58,6 +67,16 @@ def calibrate(
         seconds=[timings[name].median for name in works],
         step=timings[UPDATE].median,
     )
+
+
+def predict(cost: CostModel, arm: Arm) -> float:
+    """Seconds that the cost model expects of an arm's step."""
+    return cost.of(arm.work, dense=arm.way in ("dense", "masked"))
+
+
+def median_error(cost: CostModel, step: StepResult) -> float:
+    """Median over arms of |predicted / measured - 1|; none of them was fitted to."""
+    return statistics.median(abs(predict(cost, each.arm) / each.timing.median - 1) for each in step.arms)
 
 
 def _update(trainee: Trainee) -> Callable[[], None]:

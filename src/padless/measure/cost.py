@@ -19,6 +19,7 @@ class CostModel:
         linear: Of one token outside attention: projections, MLP, norms, output layer and loss.
         quadratic: Of one unit of `sum(length ** 2)`, i.e. two (query, key) pairs of causal attention.
         step: Of the optimizer step, once.
+        residual: Median relative error on the measurements that it was fitted to.
 
     Example:
         >>> model = CostModel(constant=0.0, linear=1e-3, quadratic=1e-6)
@@ -30,6 +31,7 @@ class CostModel:
     linear: float
     quadratic: float
     step: float = 0.0
+    residual: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -93,8 +95,10 @@ def fit(
             "these measurements cannot tell constant, linear and quadratic cost apart: "
             "measure several lengths, and several token counts of one length"
         )
-    constant, linear, quadratic = _nonnegative(scaled / norms) / norms
-    return CostModel(constant=float(constant), linear=float(linear), quadratic=float(quadratic), step=step)
+    found = _nonnegative(scaled / norms) / norms
+    constant, linear, quadratic = found.tolist()
+    residual = float(np.median(np.abs(scaled @ found - 1)))
+    return CostModel(constant=constant, linear=linear, quadratic=quadratic, step=step, residual=residual)
 
 
 def _nonnegative(matrix: np.ndarray) -> np.ndarray:

@@ -54,7 +54,7 @@ class Regime:
         said = [f"{name} takes {_change(saved)} time than fixed-length rows" for saved, name in ways]
         more = "more than it removes" if self.pruning > PRUNED + 0.02 else "about what it removes"
         said.append(
-            f"after packing, making every sample {PRUNED:.0%} shorter takes {_change(self.pruning)} time, {more}: "
+            f"after packing, making every sample {PRUNED:.0%} shorter takes {_change(self.pruning)} time, {more}; "
             f"attention is {self.attention_real:.0%} of what is left"
         )
         return tuple(said)

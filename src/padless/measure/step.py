@@ -6,6 +6,7 @@ something else would be found. Batches are made before the clock starts; the lea
 time and leaves the weights where they were.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -109,9 +110,9 @@ def arms(lengths: Any, *, length: int, batch: int, capacity: int) -> tuple[Arm, 
         ...     print(arm.name, arm.work.slots)
         padded 32
         dynamic 26
-        dynamic, attention_mask 26
+        dynamic, masked 26
         bucketed 22
-        packed, dense mask 18
+        dense mask 18
         padless 18
     """
     per_batch = dynamic(lengths, batch=batch)
@@ -119,9 +120,9 @@ def arms(lengths: Any, *, length: int, batch: int, capacity: int) -> tuple[Arm, 
     return (
         Arm(name="padded", work=padded(lengths, length=length, batch=batch), way="padded"),
         Arm(name="dynamic", work=per_batch, way="padded"),
-        Arm(name="dynamic, attention_mask", work=per_batch, way="masked"),
+        Arm(name="dynamic, masked", work=per_batch, way="masked"),
         Arm(name="bucketed", work=bucketed(lengths, batch=batch), way="padded"),
-        Arm(name="packed, dense mask", work=rows, way="dense"),
+        Arm(name="dense mask", work=rows, way="dense"),
         Arm(name="padless", work=rows, way="packed"),
     )
 
@@ -134,6 +135,7 @@ def measure_arms(
     repeats: int = 3,
     memory: bool = True,
     progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> StepResult:
     """Time the arms, taking turns.
 
@@ -144,6 +146,7 @@ def measure_arms(
         repeats: Steps timed per arm; medians are reported.
         memory: Measure peak memory too, in one more step per arm, which also warms it up.
         progress: Told the name of an arm before each of its steps.
+        clock: Seconds; on a busy machine, `time.process_time` with one thread leaves other processes out.
 
     Raises:
         PadlessError: When arms hold other samples.
@@ -165,7 +168,7 @@ def measure_arms(
         peaks[name] = peak_memory(run, trainee.device) if memory else run()
         losses[name] = kept[0]
     _same_work(losses, trainee)
-    timings = interleaved(steps, repeats=repeats, synchronize=trainee.synchronize, progress=progress)
+    timings = interleaved(steps, repeats=repeats, synchronize=trainee.synchronize, progress=progress, clock=clock)
     return StepResult(
         arms=tuple(
             ArmResult(arm=arm, timing=timings[arm.name], peak_memory=peaks[arm.name], loss=losses[arm.name])

@@ -103,14 +103,24 @@ def dynamic(lengths: Any, *, batch: int) -> Work:
 
 
 def bucketed(lengths: Any, *, batch: int) -> Work:
-    """Samples of similar length together, `batch` at a time, padded to the longest: the best that padding can do.
+    """Samples of similar length together, `batch` at a time, padded to the longest: the least that padding can do.
+
+    Batches are runs of the sorted lengths; if the samples do not fill the last one, the short batch stands where it
+    saves most.
 
     Example:
         >>> bucketed([3, 5, 2], batch=2).slots
         11
     """
     sizes = as_lengths(lengths).astype(np.int64)
-    return _to_longest(sizes, _cut(np.argsort(sizes, kind="stable"), batch))
+    order = np.argsort(sizes, kind="stable")
+    rest = len(order) % batch if batch > 0 else 0
+    found = [_to_longest(sizes, _cut(order, batch))]
+    for start in range(0, len(order) - rest, batch) if rest else ():
+        short = order[start : start + rest]
+        groups = (*_cut(order[:start], batch), short, *_cut(order[start + rest :], batch))
+        found.append(_to_longest(sizes, groups))
+    return min(found, key=lambda work: work.slots)
 
 
 def packed(lengths: Any, *, capacity: int) -> Work:
