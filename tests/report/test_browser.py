@@ -12,6 +12,8 @@ from padless import Batch, PackedDataset, Rule, TokenStore, collate
 from padless.masks import dense_mask
 from padless.report import make_report
 
+pytestmark = pytest.mark.xdist_group("chromium")  # one browser for all of these
+
 WINDOW = 5
 RULES = {
     "causal": Rule(),

@@ -93,7 +93,7 @@ def lengths_chart(lengths: np.ndarray, capacity: int) -> Chart:
     log = top > 24 * float(np.median(lengths))
     edges = _octaves(top) if log else _even(top)
     counts, _ = np.histogram(lengths, edges)
-    ticks = nice_ticks(int(counts.max()))
+    ticks = _counts_to(int(counts.max()))
     low = 1.0 if log else 0.0
     frame = Frame((low, float(edges[-1])), (0, ticks[-1]), log=log)
     frame.y_axis(ticks, "samples", compact)
@@ -102,8 +102,8 @@ def lengths_chart(lengths: np.ndarray, capacity: int) -> Chart:
         if count:
             frame.bar(low, high, count, kind, f"{low:,} to {high - 1:,} tokens: {count:,} samples")
     across = [2.0**i for i in range(0, int(np.log2(top)) + 1, 2)] if log else [t for t in nice_ticks(top) if t <= top]
-    frame.x_axis(across, "tokens of a sample" + (", each step doubles twice" if log else ""), compact)
-    frame.upright(capacity, f"capacity {capacity:,}")
+    frame.x_axis(across, "tokens of a sample" + (", each step four times as many" if log else ""), "{:,.0f}".format)
+    frame.upright(capacity + 1, f"capacity {capacity:,}")  # what is left of the line fits a row
     over = int((lengths > capacity).sum())
     return Chart(
         name="lengths",
@@ -136,7 +136,7 @@ def segments_chart(row_segments: np.ndarray) -> Chart:
     step = max(1, -(-(high - low + 1) // 32))
     edges = np.arange(low, high + step + 1, step)
     counts, _ = np.histogram(row_segments, edges)
-    ticks = nice_ticks(int(counts.max()))
+    ticks = _counts_to(int(counts.max()))
     frame = Frame((edges[0] - 0.5, edges[-1] - 0.5), (0, ticks[-1]))
     frame.y_axis(ticks, "rows", compact)
     for first, count in zip(edges[:-1].tolist(), counts.tolist(), strict=True):
@@ -251,6 +251,11 @@ def _tall(bars: int) -> int:
 
 def _speed(arm: Arm) -> float:
     return arm.real_tokens_per_second or 0.0
+
+
+def _counts_to(most: int) -> list[float]:
+    """Ticks for things that are counted: there is no half of a sample."""
+    return nice_ticks(max(most, 4))
 
 
 def _octaves(top: int) -> np.ndarray:

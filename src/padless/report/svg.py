@@ -122,7 +122,7 @@ class Frame:
             at = self.y(tick)
             self.parts.append(f'<line class="grid" x1="{self.left}" x2="{self.right}" y1="{at:.1f}" y2="{at:.1f}"/>')
             self.parts.append(text(self.left - 6, at + 4, show(tick), anchor="end"))
-        self.parts.append(text(self.left - 6, self.top - 12, label, anchor="start" if len(label) > 9 else "end"))
+        self.parts.append(text(4, self.top - 12, label))
 
     def x_axis(self, ticks: Sequence[float], label: str, show: Callable[[float], str]) -> None:
         """The base line, values below it, and what they are."""
