@@ -89,9 +89,13 @@ def padded_losses(name: str, store: Path) -> tuple[list[float], float]:
     return measure(name, store, packed=False)
 
 
+def doubles(values: list[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def assert_equal_curves(packed: list[float], padded: list[float]) -> None:
     assert len(packed) == len(padded) == STEPS
-    torch.testing.assert_close(torch.tensor(packed), torch.tensor(padded), rtol=TOLERANCE, atol=0)
+    torch.testing.assert_close(doubles(packed), doubles(padded), rtol=TOLERANCE, atol=0)
     assert padded[-1] < padded[0] - 0.1, "the model learns, so the curves depend on every gradient before"
 
 
