@@ -1,5 +1,11 @@
 """Open rows by free space: groups of equal rows on stacks, with the nearest fitting space found fast."""
 
+from typing import Any
+
+import numpy as np
+
+from padless.planning.patterns import Patterns
+
 
 class Spaces:
     """A set of whole numbers from 0 to `largest` with successor and maximum, in Python's own big integers.
@@ -50,10 +56,13 @@ class Spaces:
         return (high << self._bits) + self._words[high].bit_length() - 1
 
 
+Kind = tuple[Any, int, int]  # the row before, and a run that was added to it: length, repeat
+
+
 class OpenRows:
     """Groups `(rows, kind, segments)` of equal rows by their free space, last in first out; closed ones aside.
 
-    A kind is a node of a tree: its parent plus a run of equal lengths, so growing a row copies nothing.
+    A kind is a chain of runs that ends in None, so growing a row copies nothing.
     """
 
     def __init__(self, capacity: int, max_segments: int | None, shortest: int) -> None:
@@ -61,50 +70,56 @@ class OpenRows:
         self.max_segments = max_segments if max_segments is not None else capacity
         self.shortest = shortest
         self.spaces = Spaces(capacity)
-        self._stacks: dict[int, list[tuple[int, int, int]]] = {}
-        self._nodes: list[tuple[int, int, int]] = []
-        self._closed: list[tuple[int, int]] = []
+        self._stacks: dict[int, list[tuple[int, Kind, int]]] = {}
+        self._closed: list[tuple[int, Kind]] = []
 
-    def top(self, space: int) -> tuple[int, int, int]:
+    def top(self, space: int) -> tuple[int, Kind, int]:
         """The group `(rows, kind, segments)` last put at this free space."""
         return self._stacks[space][-1]
 
-    def take(self, space: int, rows: int) -> None:
-        """Remove `rows` rows from the group on top."""
+    def start(self, rows: int, length: int, repeat: int) -> None:
+        """Open `rows` rows, each with `repeat` segments of `length`."""
+        self._put(rows, (None, length, repeat), repeat, self.capacity - length * repeat)
+
+    def grow(self, space: int, rows: int, length: int, repeat: int) -> None:
+        """Add `repeat` segments of `length` to `rows` rows of the group on top at `space`."""
         stack = self._stacks[space]
         count, kind, segments = stack[-1]
         if count > rows:
             stack[-1] = (count - rows, kind, segments)
-            return
-        stack.pop()
-        if not stack:
-            self.spaces.remove(space)
+        else:
+            stack.pop()
+            if not stack:
+                self.spaces.remove(space)
+        self._put(rows, (kind, length, repeat), segments + repeat, space - length * repeat)
 
-    def put(self, rows: int, kind: int, segments: int, space: int, length: int, repeat: int) -> None:
-        """Add `repeat` segments of `length` to `rows` rows of a kind (-1: new) that had `space` left."""
-        self._nodes.append((kind, length, repeat))
-        kind = len(self._nodes) - 1
-        segments += repeat
-        space -= length * repeat
-        if space < self.shortest or segments >= self.max_segments:
-            self._closed.append((rows, kind))
-            return
-        stack = self._stacks.setdefault(space, [])
-        if not stack:
-            self.spaces.add(space)
-        stack.append((rows, kind, segments))
-
-    def kinds(self) -> list[tuple[int, list[tuple[int, int]]]]:
-        """Every row there is: `(rows, runs)`, in a fixed order, longest run first."""
+    def patterns(self) -> Patterns:
+        """Every row there is, in a fixed order, each with its longest run first."""
         groups = self._closed + [
             (rows, kind) for space in sorted(self._stacks) for rows, kind, _ in self._stacks[space]
         ]
-        return [(rows, self._runs(kind)) for rows, kind in groups]
+        lengths, repeats, ends = [], [], [0]
+        for _, last in reversed(groups):  # chains are read from their end, so everything is read backwards
+            kind = last
+            while kind is not None:
+                kind, length, repeat = kind
+                lengths.append(length)
+                repeats.append(repeat)
+            ends.append(len(lengths))
+        return Patterns(
+            counts=np.array([rows for rows, _ in groups], np.int64),
+            offsets=len(lengths) - np.array(ends[::-1], np.int64),
+            lengths=np.array(lengths[::-1], np.int64),
+            repeats=np.array(repeats[::-1], np.int64),
+        )
 
-    def _runs(self, kind: int) -> list[tuple[int, int]]:
-        runs = []
-        while kind >= 0:
-            kind, length, repeat = self._nodes[kind]
-            runs.append((length, repeat))
-        runs.reverse()
-        return runs
+    def _put(self, rows: int, kind: Kind, segments: int, space: int) -> None:
+        if space < self.shortest or segments >= self.max_segments:
+            self._closed.append((rows, kind))
+            return
+        stack = self._stacks.get(space)
+        if stack is None:
+            self._stacks[space] = stack = []
+        if not stack:
+            self.spaces.add(space)
+        stack.append((rows, kind, segments))

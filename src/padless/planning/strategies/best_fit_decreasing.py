@@ -16,7 +16,7 @@ def best_fit_decreasing(lengths: np.ndarray, counts: np.ndarray, capacity: int, 
     "longest-pack-first histogram-packing") is this algorithm.
     """
     open_rows = OpenRows(capacity, max_segments, int(lengths[0]))
-    at_least, top, take, put = open_rows.spaces.at_least, open_rows.top, open_rows.take, open_rows.put
+    at_least, top = open_rows.spaces.at_least, open_rows.top
     most = open_rows.max_segments
     for length, count in zip(lengths[::-1].tolist(), counts[::-1].tolist(), strict=True):
         left = count
@@ -25,12 +25,11 @@ def best_fit_decreasing(lengths: np.ndarray, counts: np.ndarray, capacity: int, 
             if space < 0:
                 each = min(capacity // length, most, left)
                 rows = left // each
-                put(rows, -1, 0, capacity, length, each)
+                open_rows.start(rows, length, each)
             else:
-                group, kind, segments = top(space)
+                group, _, segments = top(space)
                 each = min(space // length, most - segments, left)
                 rows = min(group, left // each)
-                take(space, rows)
-                put(rows, kind, segments, space, length, each)
+                open_rows.grow(space, rows, length, each)
             left -= rows * each
-    return Patterns.of(open_rows.kinds())
+    return open_rows.patterns()

@@ -17,11 +17,9 @@ def spfhp(lengths: np.ndarray, counts: np.ndarray, capacity: int, max_segments: 
     for length, count in zip(lengths[::-1].tolist(), counts[::-1].tolist(), strict=True):
         left = count
         while left and (space := open_rows.spaces.largest()) >= length:
-            group, kind, segments = open_rows.top(space)
-            rows = min(group, left)
-            open_rows.take(space, rows)
-            open_rows.put(rows, kind, segments, space, length, 1)
+            rows = min(open_rows.top(space)[0], left)
+            open_rows.grow(space, rows, length, 1)
             left -= rows
         if left:
-            open_rows.put(left, -1, 0, capacity, length, 1)
-    return Patterns.of(open_rows.kinds())
+            open_rows.start(left, length, 1)
+    return open_rows.patterns()
