@@ -1,7 +1,7 @@
 """Metrics against naive counts, their warning, and both callbacks read back from TensorBoard."""
 
+import itertools
 import socket
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,7 +199,7 @@ def test_lightning_logs_to_tensorboard(task: Callable[[str], Any], one_thread: N
         tiny_model("llama"), dataset, packed=True, steps=3, logger=logger, log_every_n_steps=1
     )
     metrics = PackingMetrics(capacity=64)
-    batches = [batch for batch, _ in zip(PackedLoader(RowSampler(dataset, rows=2, drop_last=True)), range(6))]
+    batches = list(itertools.islice(PackedLoader(RowSampler(dataset, rows=2, drop_last=True)), 6))
     assert_logged(scalars(tmp_path / "logs"), [metrics.facts(batches[i : i + 2]) for i in (0, 2, 4)])
 
 
