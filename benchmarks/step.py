@@ -179,7 +179,7 @@ def main() -> None:
         )
         made = f"{made}\n\n{said}{machine()}; {today()}."
         if arguments.write is None:
-            print(f"\n## {name}\n\n{made}")
+            print(f"\n## {name}\n\n{made}", flush=True)
         else:
             write(arguments.write, name, made)
 

@@ -93,7 +93,6 @@ def show_steps(step: "StepResult", cost: "CostModel") -> None:
                 result.arm.name,
                 f"{work.padding:.1%}",
                 f"{result.timing.median:.3f}",
-                f"{result.timing.spread:.0%}",
                 f"{result.real_tokens_per_second:,.0f}",
                 f"{step.ratio(result):.2f}x",
                 f"{step.share(result):.0%}",
@@ -101,12 +100,13 @@ def show_steps(step: "StepResult", cost: "CostModel") -> None:
                 f"{expected / result.timing.median - 1:+.0%}",
             ]
         )
-    header = ["arm", "padding", "seconds", "spread", "tokens/s", "ratio", "ideal", "MiB", "model"]
+    header = ["arm", "padding", "seconds", "tokens/s", "ratio", "ideal", "MiB", "model"]
     console().print(table(header, rows))
+    spread = max(result.timing.spread for result in step.arms)
     click.echo(
-        "tokens/s: real ones. ratio: against the first line. "
-        f"ideal: share of {step.ideal_ratio:.2f} = 1 / (1 - {step.padding:.1%});\n"
-        "above 100 %, attention saved more than the slots. MiB: peak of a step. model: predicted / measured - 1"
+        f"tokens/s: real ones; repetitions of an arm differ by up to {spread:.0%}. ratio: against the first line.\n"
+        f"ideal: share of {step.ideal_ratio:.2f} = 1 / (1 - {step.padding:.1%}); above 100 %, attention saved more than "
+        "the slots.\nMiB: peak of a step. model: predicted / measured - 1"
     )
 
 
@@ -143,11 +143,11 @@ def show_savings(curve: "tuple[SavingPoint, ...]", cost: "CostModel", length: in
         ]
         for point in curve
     ]
-    header = ["padding", "padded s", "packed s", "saved", "model", "reported", "ideal", "over dynamic"]
+    header = ["padding", "padded s", "packed s", "saved", "model", "reported", "ideal", "/ dynamic"]
     console().print(table(header, rows, left=0))
     click.echo(
         "model: what the cost model predicts. reported: arXiv 2603.11101, its own hardware and lengths.\n"
-        "ideal: ratio of times as a share of 1 / (1 - padding). over dynamic: packed time / dynamically padded time\n"
+        "ideal: ratio of times as a share of 1 / (1 - padding). / dynamic: packed time over dynamically padded\n"
         f"the quadratic regime begins at rows of {quadratic_from(cost):,.0f} tokens: from there, half of them padding, "
         f"packing saves 5\npoints more than the padding it removes; rows here have {length:,}"
     )
