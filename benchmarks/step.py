@@ -38,7 +38,7 @@ def gsm8k(trainee: Trainee, **how: Any) -> str:
 
 def azure(trainee: Trainee, **how: Any) -> str:
     found = np.load(DATA / "azure_llm_2023_conv_lengths.npy").sum(axis=1)
-    return steps(trainee, found, count=8, length=4096, batch=2, capacity=4096, **how)
+    return steps(trainee, found, count=4, length=4096, batch=2, capacity=4096, **how)
 
 
 def steps(

@@ -105,8 +105,8 @@ def show_steps(step: "StepResult", cost: "CostModel") -> None:
     spread = max(result.timing.spread for result in step.arms)
     click.echo(
         f"tokens/s: real ones; repetitions of an arm differ by up to {spread:.0%}. ratio: against the first line.\n"
-        f"ideal: share of {step.ideal_ratio:.2f} = 1 / (1 - {step.padding:.1%}); above 100 %, attention saved more than "
-        "the slots.\nMiB: peak of a step. model: predicted / measured - 1"
+        f"ideal: share of {step.ideal_ratio:.2f} = 1 / (1 - {step.padding:.1%}); above 100 %, attention saved more "
+        "than the slots.\nMiB: peak of a step. model: predicted / measured - 1"
     )
 
 
@@ -119,7 +119,7 @@ def show_regime(cost: "CostModel", regime: "Regime", checked: str) -> None:
     click.echo(checked)
     click.echo(
         f"bound by {regime.name}: attention takes {regime.attention_real:.0%} of a packed step, "
-        f"{regime.attention_padded:.0%} of a padded one; it takes half from lengths of {regime.crossover:,.0f} on"
+        f"{regime.attention_padded:.0%} of a padded one; {_half(regime.crossover)}"
     )
     for line in regime.advice():
         click.echo(f"- {line}")
@@ -148,6 +148,20 @@ def show_savings(curve: "tuple[SavingPoint, ...]", cost: "CostModel", length: in
     click.echo(
         "model: what the cost model predicts. reported: arXiv 2603.11101, its own hardware and lengths.\n"
         "ideal: ratio of times as a share of 1 / (1 - padding). / dynamic: packed time over dynamically padded\n"
-        f"the quadratic regime begins at rows of {quadratic_from(cost):,.0f} tokens: from there, half of them padding, "
-        f"packing saves 5\npoints more than the padding it removes; rows here have {length:,}"
+        f"{_quadratic(quadratic_from(cost))}; rows here have {length:,}"
+    )
+
+
+def _half(crossover: float) -> str:
+    if crossover == float("inf"):
+        return "its quadratic part is too small to be measured at these lengths"
+    return f"it takes half from lengths of {crossover:,.0f} on"
+
+
+def _quadratic(begins: float) -> str:
+    if begins == float("inf"):
+        return "the quadratic regime begins beyond what these lengths can show"
+    return (
+        f"the quadratic regime begins at rows of {begins:,.0f} tokens: from there, half of them padding,\n"
+        "packing saves 5 points more than the padding it removes"
     )
