@@ -16,7 +16,7 @@ from stdlib_corpus import write_corpus
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 OUT = Path("quickstart-out")
-CORPUS, TOKENIZER, STORE = OUT / "functions.jsonl", OUT / "tokenizer.json", OUT / "store"
+CORPUS, TOKENIZER, STORE, REPORT = OUT / "functions.jsonl", OUT / "tokenizer.json", OUT / "store", OUT / "report.html"
 
 
 def main() -> None:
@@ -40,6 +40,12 @@ def main() -> None:
 
     say("4. Verify: read everything back and check each promise")
     padless("verify", STORE)
+
+    say("5. Audit: prove on a small model, with samples of this corpus, that packing changes nothing")
+    padless("audit", "llama", "--random", "--attn", "padless", "--data", STORE)
+
+    say("6. Report: one HTML file that shows it")
+    padless("report", STORE, "-o", REPORT)
 
     say(f"Done in {time.perf_counter() - started:.0f} s. Next:")
     command = os.path.relpath(Path(sys.executable).parent / "padless")

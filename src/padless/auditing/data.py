@@ -12,7 +12,7 @@ from padless.corpus import TokenStore
 from padless.corpus.verify import verify
 from padless.errors import PadlessError
 
-SAMPLES, LONGEST, LOOKED_AT = 5, 256, 1000
+SAMPLES, LONGEST, LOOKED_AT = 5, 128, 1000
 
 
 def audit_store(path: str | Path) -> AuditReport:
@@ -47,7 +47,7 @@ class StoreSamples:
 
     Attributes:
         samples: As collators take them.
-        cut: How many of them were longer than 256 tokens and were cut.
+        cut: How many of them were longer than 128 tokens and were cut.
         vocab_size: Number of token ids of the store's tokenizer; without one, what the samples need.
         eod: The tokenizer's end-of-document token, or None.
     """
@@ -61,7 +61,7 @@ class StoreSamples:
 def samples_of(path: str | Path) -> StoreSamples:
     """A few samples of a store, of lengths as unequal as its first thousand have, in the form collators take.
 
-    Samples longer than 256 tokens are cut at the end: an audit asks who sees whom, and its cost grows with length.
+    Samples longer than 128 tokens are cut at the end: an audit asks who sees whom, and its cost grows with length.
 
     Raises:
         PadlessError: When the store has fewer than two samples of at least two tokens.

@@ -112,7 +112,7 @@ def _model(
         stored = samples_of(data)
         if stored.cut:
             progress.say(
-                f"{stored.cut} of {len(stored.samples)} samples of {data} are cut to 256 tokens for this audit"
+                f"{stored.cut} of {len(stored.samples)} samples of {data} are cut to 128 tokens for this audit"
             )
     model = auditables.load_model(
         name,
