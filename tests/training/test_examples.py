@@ -144,6 +144,13 @@ def test_packed_rows_train_as_padded_samples_and_faster(
     assert slow > 1.1 * fast, "the padded arm computes several times as many slots"
 
 
+def test_lightnings_own_averaging_is_undone(store: Path) -> None:
+    """Its loop and Accelerate's take the same rows, as far as the first epoch goes; Lightning cuts it off there."""
+    full = len(PackedDataset(store)) // 4
+    lightning, accelerate = (doubles(padded_losses(name, store)[0][:full]) for name in ("lightning", "accelerate"))
+    torch.testing.assert_close(lightning, accelerate, rtol=TOLERANCE, atol=0)
+
+
 def test_the_micro_batches_are_unequal_so_a_mean_of_means_would_be_another_curve(store: Path) -> None:
     dataset = PackedDataset(TokenStore(store))
     counts = [batch.num_targets for batch in PackedLoader(RowSampler(dataset, rows=2, drop_last=True))]
@@ -181,8 +188,8 @@ def test_two_ranks_train_as_one_padded_process(store: Path, tmp_path: Path) -> N
     curves = torch.load(tmp_path / "curves.pt")
     assert_equal_curves(curves["accelerate"], padded_losses("accelerate", store)[0])
     assert_equal_curves(curves["torchrun_fsdp2"], padded_losses("accelerate", store)[0])
-    # The Trainer logs in float32, and where the rows of an epoch do not fill the last step it repeats rows to make ranks
-    # even; so as far as the last full step, and as near as that.
+    # The Trainer logs in float32, and repeats rows where those of an epoch do not fill the last step of all ranks; so
+    # as far as the last full step, and as near as that.
     full = len(PackedDataset(store)) // 4
     assert full >= 10
     padded = padded_losses("hf_trainer", store)[0]
