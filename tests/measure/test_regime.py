@@ -50,6 +50,8 @@ def test_advice_names_the_largest_lever_first_and_says_when_one_loses() -> None:
         CostModel(constant=0.0, linear=1.0, quadratic=1e-3), [100, 900, 300, 700], length=1000, batch=2, capacity=1000
     )
     assert found.advice()[0].startswith("packing takes")
+    assert found.attention_real == pytest.approx(0.4118, abs=1e-4)
+    assert found.name == "projections"  # until attention takes half
     assert found.packing > found.bucketing > found.batching > 0
     calls = CostModel(constant=1e6, linear=1.0, quadratic=0.0)  # so dear that more, smaller rows lose
     lost = regime(calls, [600] * 4, length=600, batch=4, capacity=600)

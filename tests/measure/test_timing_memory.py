@@ -46,6 +46,23 @@ def test_a_small_run_after_a_large_one_does_not_inherit_its_peak() -> None:
         assert peak == pytest.approx(8 * numbers, rel=0.25)
 
 
+def test_a_run_cannot_hide_in_free_pages_of_the_heap() -> None:
+    blocks = [np.ones(1000) for _ in range(8000)]  # small enough to come from the heap
+    survivor = np.ones(1000)  # keeps the heap from shrinking by itself
+    del blocks
+    peak = memory.peak_memory(lambda: [np.ones(1000) for _ in range(8000)])
+    assert survivor.sum() == 1000
+    assert peak == pytest.approx(64e6, rel=0.25)
+
+
+def test_a_peak_that_cannot_be_reset_is_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("statm", "status"):
+        (tmp_path / name).write_text((memory.PROCESS / name).read_text())
+    (tmp_path / "clear_refs").mkdir()  # nothing can be written to it
+    monkeypatch.setattr(memory, "PROCESS", tmp_path)
+    assert memory.peak_memory(lambda: None) is None
+
+
 def test_where_the_system_cannot_tell_the_run_still_happens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "PROCESS", tmp_path / "absent")
     ran = []
