@@ -1,7 +1,8 @@
 """`varlen_attention`: isolated attention for packed tokens, on the best kernel there is."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,7 +14,15 @@ from padless.errors import PadlessError
 from padless.rows import Batch
 
 
-@torch.compiler.disable  # boundaries are host numbers that change with every batch: compiled code must not guard them
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _untraced(function: _F) -> _F:
+    """Boundaries are host numbers that change with every batch: compiled code must not guard them."""
+    return torch.compiler.disable(function)
+
+
+@_untraced
 def varlen_attention(
     q: torch.Tensor,
     k: torch.Tensor,
