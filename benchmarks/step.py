@@ -79,9 +79,7 @@ def rows(trainee: Trainee, **how: Any) -> str:
             _ids(trainee, sizes),
             **how,
         )
-        made = table(step)
-        head = [f"One row of {tokens:,} tokens, {len(sizes)} samples:", ""]
-        lines += [*head, *(line.replace("| of ideal |", "|").replace("x | 100% |", "x |") for line in made), ""]
+        lines += [f"One row of {tokens:,} tokens, {len(sizes)} samples:", "", *table(step), ""]
     return "\n".join(lines[:-1])
 
 
@@ -116,25 +114,25 @@ def savings(trainee: Trainee, **how: Any) -> str:
 PARTS: dict[str, Callable[..., str]] = {"gsm8k": gsm8k, "azure": azure, "rows": rows, "savings": savings}
 
 
-def table(step: StepResult, last: Callable[[Any], str] | None = None) -> list[str]:
+def table(step: StepResult, predicted: Callable[[Any], str] | None = None) -> list[str]:
     """Every arm, those that lost included."""
-    header = ["arm", "padding", "step, s", "spread", "real tokens/s", "ratio", "of ideal", "peak MiB"]
     lines = []
     for result in step.arms:
-        peak = "-" if result.peak_memory is None else f"{result.peak_memory / 2**20:,.0f}"
-        cells = [
-            result.arm.name,
-            f"{result.arm.work.padding:.1%}",
-            f"{result.timing.median:.2f}",
-            f"{result.timing.spread:.0%}",
-            f"{result.real_tokens_per_second:,.0f}",
-            f"{step.ratio(result):.2f}x",
-            f"{step.share(result):.0%}",
-            peak,
-        ]
-        lines.append(cells if last is None else [*cells, last(result)])
-    header = header if last is None else [*header, "model"]
-    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *lines)]
+        cells = {
+            "arm": result.arm.name,
+            "padding": f"{result.arm.work.padding:.1%}",
+            "step, s": f"{result.timing.median:.2f}",
+            "spread": f"{result.timing.spread:.0%}",
+            "real tokens/s": f"{result.real_tokens_per_second:,.0f}",
+            "ratio": f"{step.ratio(result):.2f}x",
+        }
+        if step.padding:
+            cells["of ideal"] = f"{step.share(result):.0%}"
+        cells["peak MiB"] = "-" if result.peak_memory is None else f"{result.peak_memory / 2**20:,.0f}"
+        if predicted is not None:
+            cells["model"] = predicted(result)
+        lines.append(cells)
+    return [f"| {' | '.join(cells)} |" for cells in (lines[0], ["---"] * len(lines[0]), *(c.values() for c in lines))]
 
 
 def _about_200(tokens: int) -> np.ndarray:
