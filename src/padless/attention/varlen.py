@@ -13,13 +13,12 @@ from padless.attention.steps import Step, steps_of
 from padless.errors import PadlessError
 from padless.rows import Batch
 
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _untraced(function: _F) -> _F:
     """Boundaries are host numbers that change with every batch: compiled code must not guard them."""
-    return torch.compiler.disable(function)
+    return torch.compiler.disable(function)  # pyright: ignore[reportReturnType] - typed for its other uses too
 
 
 @_untraced
