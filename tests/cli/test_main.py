@@ -75,3 +75,13 @@ def test_errors_are_one_line_and_an_exit_code(error, code, monkeypatch, capsys) 
     lines = capsys.readouterr().err.strip().splitlines()  # an interrupt first ends the line that ^C stands on
     assert len(lines) == 1
     assert lines[0].startswith("padless: ")
+
+
+def test_a_bug_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command()
+    def failing() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(LazyGroup, "get_command", lambda self, ctx, name: failing)
+    assert exit_code("verify") == 70
+    assert capsys.readouterr().err.endswith("padless: this is a bug in padless; the lines above tell where\n")

@@ -311,3 +311,42 @@ def test_on_a_terminal_there_is_a_bar_and_it_leaves_the_results_alone(tmp_path: 
     assert b"targets: all, tokenizer bytes" in shown
     assert b"20,000 samples" in done.stdout
     assert b"\x1b" not in done.stdout
+
+
+def test_an_output_inside_the_input_folder_is_not_input(padless: Padless, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    jsonl(tmp_path / "data" / "d.jsonl", {"text": "abc"})
+    command = ["pack", tmp_path / "data", "-t", "bytes", "-c", 8, "-o", tmp_path / "data" / "out", "-q"]
+    assert padless(*command) == (0, "", "")
+    assert padless(*command) == (0, "", "")
+    code, _, err = padless("pack", tmp_path / "data" / "out", "-t", "bytes", "-c", 8, "-o", tmp_path / "x")
+    assert code == 2
+    assert "is a padless store already" in err
+
+
+def test_what_would_be_left_out_silently_is_refused(padless: Padless, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    source = jsonl(tmp_path / "data" / "d.jsonl", {"text": "abc"})
+    (tmp_path / "data" / "gone.jsonl").symlink_to("nowhere.jsonl")
+    assert "points to nowhere.jsonl, which is not there" in refused(
+        padless, tmp_path, tmp_path / "data", "-t", "bytes", "-c", 8
+    )
+    assert "an input is the empty string" in refused(padless, tmp_path, "", "-t", "bytes", "-c", 8)
+    assert "EOD is switched off" in refused(padless, tmp_path, source, "-t", "bytes", "-c", 8, "--no-eod", "--eod", "1")
+
+
+def test_an_eos_that_the_vocabulary_lacks_is_no_reason_to_guess(padless: Padless, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    (tmp_path / "t").mkdir()
+    Tokenizer(models.WordLevel({"a": 0, "?": 1, "</s>": 2}, unk_token="?")).save(str(tmp_path / "t" / "tokenizer.json"))
+    (tmp_path / "t" / "tokenizer_config.json").write_text('{"eos_token": "</nope>"}')
+    source = jsonl(tmp_path / "d.jsonl", {"text": "a"})
+    line = refused(padless, tmp_path, source, "-t", tmp_path / "t", "-c", 8)
+    assert "(--eod TOKEN)" in line
+
+
+def test_eod_inside_samples_is_counted(padless: Padless, tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "d.jsonl", {"input_ids": [1, 256, 2]})
+    _, out, _ = padless("pack", source, "-t", "bytes", "-c", 8, "-o", tmp_path / "out")
+    assert "1 EOD stand inside samples" in out

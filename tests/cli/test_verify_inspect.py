@@ -98,3 +98,24 @@ def test_wrong_use(padless: Padless, store: Path, arguments: list, words: str) -
     code, _, err = padless("inspect", store, *arguments)
     assert code == 2
     assert words in err
+
+
+def test_a_file_is_no_store(padless: Padless, store: Path) -> None:
+    for command in ("verify", "inspect"):
+        code, _, err = padless(command, store / "manifest.json")
+        assert code == 2
+        assert "is not a padless store" in err
+
+
+def test_a_manifest_that_cannot_be_read_is_a_violation(padless: Padless, store: Path) -> None:
+    (store / "manifest.json").write_text("{")
+    code, _, err = padless("verify", store)
+    assert code == 1
+    assert "is not a manifest" in err
+
+
+def test_the_only_row_says_that_everything_is_in_it(padless: Padless, tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"text": "abc"}\n')
+    pack(tmp_path / "d.jsonl", tokenizer="bytes", capacity=16, output=tmp_path / "one")
+    _, out, _ = padless("inspect", tmp_path / "one")
+    assert "12 slots of tail padding: every sample is in this row" in out

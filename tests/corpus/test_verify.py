@@ -113,6 +113,8 @@ def test_a_plan_of_another_store_is_found(store: Path, tmp_path: Path) -> None:
     shutil.copy(tmp_path / "other" / entry.name, copy / entry.name)
     assert any("plan-32.npz" in line for line in violations(copy))
     resign(copy, plans=(entry,))
+    assert any("plan-64.npz is in the folder and not in the manifest" in line for line in violations(copy))
+    (copy / "plan-64.npz").unlink()
     assert any("placed" in line or "fingerprint" in line for line in violations(copy)), violations(copy)
 
 

@@ -78,7 +78,7 @@ def _spread(planned: Any) -> list[str]:
 
     lines = [
         line("Segments", found.segments, found.random_segments),
-        line("Targets", found.targets, found.random_targets),
+        line("Possible targets (all tokens but a segment's first)", found.targets, found.random_targets),
     ]
     if found.moved is not None:
         lines.append(f"Samples moved {found.moved:.0%} as far from the data's order as a shuffle moves them")

@@ -63,6 +63,9 @@ def _losses(summary: Summary) -> list[str]:
         lines.append(f"{summary.trained.without_target:,} cut samples have no target left: they train nothing")
     if summary.rejected_records:
         lines.append(f"Rejected: {summary.rejected_records:,} records, each with its reason in rejected.jsonl")
+    inside = summary.eod_tokens - summary.samples
+    if summary.manifest.encoding.eod and inside:
+        lines.append(f"{inside:,} EOD stand inside samples, because the text or the record itself holds that token")
     if summary.notes.surplus_eod:
         lines.append(f"Left out: {summary.notes.surplus_eod:,} surplus EOD at the end of samples")
     if summary.notes.straddling:

@@ -78,7 +78,14 @@ def _describe(store: "TokenStore", plan: "Plan", index: int) -> dict[str, Any]:
             }
         )
         slot += width
-    return {"row": index, "capacity": plan.capacity, "segments": segments, "tail_padding": plan.capacity - slot}
+    tail = plan.capacity - slot
+    return {
+        "row": index,
+        "rows": plan.num_rows,
+        "capacity": plan.capacity,
+        "segments": segments,
+        "tail_padding": tail,
+    }
 
 
 def _say_where(store: "TokenStore", plan: "Plan", sample: int, rows: list[int]) -> None:
@@ -112,7 +119,8 @@ def _show(store: "TokenStore", row: dict[str, Any], full: bool) -> None:
     for number, segment in enumerate(segments, 1):
         _show_segment(number, segment, tokenizer, full)
     if row["tail_padding"]:
-        click.secho(f"\n  {row['tail_padding']:,} slots of tail padding: no sample left was short enough", dim=True)
+        why = "every sample is in this row" if row["rows"] == 1 else "no piece that was left to place was short enough"
+        click.secho(f"\n  {row['tail_padding']:,} slots of tail padding: {why}", dim=True)
 
 
 def _show_segment(number: int, segment: dict[str, Any], tokenizer: Any, full: bool) -> None:

@@ -23,6 +23,7 @@ COMMANDS = {
 
 WRONG_USE = 2
 VIOLATION = 1
+BUG = 70  # EX_SOFTWARE of sysexits.h
 
 
 class LazyGroup(click.Group):
@@ -65,7 +66,8 @@ def group() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the command line; every foreseen error is one clear line and an exit code.
 
-    Exit codes: 0 fine, 1 a violation was found, 2 wrong use, 130 interrupted (the same command resumes).
+    Exit codes: 0 fine, 1 a violation was found, 2 wrong use, 70 a bug in padless, 130 interrupted (the same command
+    resumes).
     """
     try:
         code = group.main(args=args, prog_name="padless", standalone_mode=False)
@@ -83,4 +85,10 @@ def main(args: list[str] | None = None) -> None:
     except PadlessError as error:
         click.echo(f"padless: {error}", err=True)
         code = WRONG_USE
+    except Exception:  # noqa: BLE001 - whatever it is, a bug must not exit with the code of a broken promise
+        import traceback
+
+        traceback.print_exc()
+        click.echo("padless: this is a bug in padless; the lines above tell where", err=True)
+        code = BUG
     sys.exit(code if isinstance(code, int) else 0)

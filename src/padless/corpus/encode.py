@@ -131,8 +131,8 @@ class Encoder:
             raise PadlessError(f"targets are one of {', '.join(get_args(Targets))}; got {self.targets!r}")
         if self.add_eod and self.tokenizer.eod_id is None:
             raise PadlessError(
-                f"the tokenizer {self.tokenizer.name} has no EOD token to end samples with; name one of its tokens, or "
-                f"ask for samples without EOD"
+                f"the tokenizer {self.tokenizer.name} has no EOD token to end samples with; name one of its tokens "
+                f"(--eod TOKEN), or ask for samples without EOD (--no-eod)"
             )
         problem = self._misfit()
         if problem:

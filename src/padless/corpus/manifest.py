@@ -241,7 +241,7 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise PadlessError(_no_manifest(folder)) from None
     try:
         found = msgspec.json.decode(data, type=_Version).format
@@ -251,7 +251,7 @@ def read_manifest(folder: Path) -> Manifest:
             )
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise PadlessError(f"{path} is not a manifest that this padless understands: {error}") from error
+        raise ViolationError(f"{path} is not a manifest that this padless understands: {error}") from error
     if manifest.to_json() != data:
         raise ViolationError(
             f"{path} was changed after it was written: its text does not give its digest. Restore it, or pack again"

@@ -63,6 +63,8 @@ class PackRequest:
                 f"capacity {self.capacity} is too small: a row needs at least 2 tokens, one to predict from and one to "
                 f"predict"
             )
+        if self.eod is not None and not self.add_eod:
+            raise PadlessError(f"eod {self.eod!r} is named and EOD is switched off; ask for one of the two")
         if self.on_bad_record not in ("error", "skip"):
             raise PadlessError(f"on_bad_record is 'error' or 'skip', not {self.on_bad_record!r}")
         if self.workers < 1:

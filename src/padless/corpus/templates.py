@@ -181,7 +181,8 @@ def load_template(spec: str | None, tokenizer: Tokenizer, *, date: str | None = 
         source = tokenizer.chat_template
         if source is None:
             raise PadlessError(
-                f"the tokenizer {tokenizer.name} has no chat template; give one, e.g. chatml or a file of jinja source"
+                f"the tokenizer {tokenizer.name} has no chat template; give one with --chat-template: chatml, or a "
+                f"file of jinja source"
             )
     elif spec == "chatml":
         source = CHATML

@@ -146,7 +146,7 @@ class FileTokenizer:
         self.pad_id = self._id_of(self.special.get("pad_token"))
         if self.eod_id is None:
             known = [token for token in _EOD_NAMES if self._backend.token_to_id(token) is not None]
-            self.eod_id = self._id_of(known[0]) if len(known) == 1 else None
+            self.eod_id = self._id_of(known[0]) if len(known) == 1 and "eos_token" not in self.special else None
         self.chat_template = template
 
     @classmethod

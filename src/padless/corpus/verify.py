@@ -108,6 +108,10 @@ def _first(found: Iterator[str]) -> list[str]:
 def _files(folder: Path, entries: list) -> Iterator[str]:
     for entry in entries:
         yield from _file(folder / entry.name, entry)
+    listed = {entry.name for entry in entries}
+    for path in sorted([*folder.glob("tokens-*.arrow"), *folder.glob("plan-*.npz")]):
+        if path.name not in listed:
+            yield f"{path.name} is in the folder and not in the manifest: it belongs to another store"
     for path in sorted(folder.glob(f"*{UNFINISHED}*")):
         yield f"{path.name} is left over from a run that did not end"
 

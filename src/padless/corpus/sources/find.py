@@ -28,6 +28,7 @@ _FORMATS: dict[str, Format] = {
 _PACKED = (".gz", ".zst")
 _ABOUT_DATA = ("readme", "license", "licence", "notice", "copying")  # text files whose names begin so
 _ABOUT_SETS = ("dataset_info.json", "dataset_infos.json", "state.json", "sources.json")
+_STORE_FILES = ("manifest.json", "job.json")
 _ACCEPTED = (
     "accepted are .jsonl .ndjson .json (each also .gz or .zst), .parquet, .arrow, .feather, text files "
     "(.txt .text .md .rst), folders of one of these, folders written by save_to_disk, and - for JSON lines from "
@@ -61,6 +62,8 @@ def find_sources(
         raise PadlessError(f"no input was named; {_ACCEPTED}")
     found: list[Source] = []
     for item in [os.fspath(item) for item in inputs]:
+        if not item:
+            raise PadlessError("an input is the empty string; was a shell variable unset?")
         if item == "-":
             found.append(Source(name="-", path=_spool_stdin(), format=format or "jsonl"))
         elif Path(item).is_dir():
@@ -107,7 +110,7 @@ def _folder(
         )
     if (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file():
         return _save_to_disk(folder)
-    paths = [path for path in sorted(folder.rglob("*")) if _visible(path, folder) and path.is_file()]
+    paths = _files_below(folder)
     by_format: dict[Format, list[Path]] = {}
     for path in paths:
         kind = format or _data_format_of(path)
@@ -130,6 +133,18 @@ def _folder(
     for path in chosen:
         _check_readable(path)
     return [_one(path, kind) for path in chosen]
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """Every visible file of a folder; stores that padless has written there are output, not input."""
+    found = [path for path in sorted(folder.rglob("*")) if _visible(path, folder)]
+    for path in found:
+        if path.is_symlink() and not path.exists():
+            raise PadlessError(f"{path.as_posix()} points to {path.readlink()}, which is not there; mend or remove it")
+    stores = [path.parent for path in found if path.name in _STORE_FILES]
+    if folder in stores:
+        raise PadlessError(f"{folder.as_posix()} is a padless store already; `padless plan` makes other rows from it")
+    return [path for path in found if path.is_file() and not any(path.is_relative_to(store) for store in stores)]
 
 
 def _save_to_disk(folder: Path) -> list[Source]:
