@@ -277,7 +277,14 @@ def test_an_interrupt_leaves_a_state_that_the_same_command_goes_on_from(tmp_path
     command = [
         sys.executable, "-m", "padless", "pack", str(source), "-t", "bytes", "-c", "512", "-o", str(tmp_path / "out"),
     ]  # fmt: skip
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A suite that was started in the background has inherited a deaf ear for SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     until = time.monotonic() + 60
     while not (tmp_path / "out" / "job.json").exists() and time.monotonic() < until:
         time.sleep(0.01)
