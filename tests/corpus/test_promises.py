@@ -73,7 +73,7 @@ def test_every_promise_over_random_corpora(
             "oversize": oversize,
             "align": align,
             "max_segments": max_segments,
-            "eod": str(eod),
+            "eod": str(eod) if add_eod else None,
             "add_eod": add_eod,
             "seed": seed,
             "shard_tokens": shard_tokens,
