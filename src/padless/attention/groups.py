@@ -80,11 +80,10 @@ class ByPiece:
 
     def store(self, into: torch.Tensor, found: Sequence[torch.Tensor]) -> None:
         """Write the results `[n, H, length, D]` of all groups to where their tokens are."""
-        flat = [x.transpose(1, 2).flatten(0, 1) for x in found]
+        flat = [x.transpose(1, 2).flatten(0, 1).to(into.dtype) for x in found]
         parts = [part for x, sizes in zip(flat, self.splits, strict=True) for part in x.split(sizes)]
         if self.back is not None:
-            ordered = [parts[i] for i in self.back]
-            torch.cat(ordered, out=into) if into.dtype == flat[0].dtype else into.copy_(torch.cat(ordered))
+            torch.cat([parts[i] for i in self.back], out=into)
             return
         places = into.split(self.sizes)
         for i, part in zip(self.order, parts, strict=True):

@@ -96,8 +96,7 @@ def forward(
     kept = None
     if plan.q_copy is not None and plan.k_copy is not None:
         own = plan.q_copy.load(q), plan.k_copy.load(k), plan.k_copy.load(v)
-        wide = [_wide(x, job.kernel) for x in own]
-        outs, lses = zip(*_each(plan.copied, lambda g: _forward_group(job, g, wide, sinks), q.device), strict=True)
+        outs, lses = zip(*_each(plan.copied, lambda g: _forward_group(job, g, own, sinks), q.device), strict=True)
         plan.q_copy.store(out, outs)
         plan.q_copy.store(lse[..., None], [x[..., None] for x in lses])
         kept = Kept(q=own[0], k=own[1], v=own[2], outs=outs, lses=lses)
@@ -130,7 +129,7 @@ def backward(
             direct(g)
     lanes.run([(g.cost, partial(direct, g)) for g in plan.direct if not g.shared_keys], q.device)
     if kept is not None and plan.q_copy is not None and plan.k_copy is not None:
-        own = [_wide(x, job.kernel) for x in (plan.q_copy.load(grad), kept.q, kept.k, kept.v)]
+        own = plan.q_copy.load(grad), kept.q, kept.k, kept.v
         made = dict(zip(plan.copied, zip(kept.outs, kept.lses, strict=True), strict=True))
         found = zip(*_each(plan.copied, lambda g: _backward_group(job, g, own, *made[g]), q.device), strict=True)
         copies = (plan.q_copy, plan.k_copy, plan.k_copy)
@@ -214,7 +213,7 @@ def _one_width(kernel: Kernel, *tensors: torch.Tensor) -> list[torch.Tensor]:
     return [x if x.shape[2] == width else torch.nn.functional.pad(x, (0, width - x.shape[2])) for x in tensors]
 
 
-def _wide(x: torch.Tensor, kernel: Kernel, wide: bool = True) -> torch.Tensor:
+def _wide(x: torch.Tensor, kernel: Kernel, wide: bool) -> torch.Tensor:
     """Float32 where the kernel is slower in half precision than in that."""
     half = x.dtype in (torch.bfloat16, torch.float16)
     return x.float() if wide and half and isinstance(kernel, FlashCpu) else x
