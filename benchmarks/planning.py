@@ -7,7 +7,8 @@ gives back which sample is in which row. Rounds alternate between packers and th
 
 LightBinPack (C++) is measured where it is installed (`pip install lightbinpack`; it compiles). TRL packs Arrow tables
 of tokens; what is measured is its search alone: its own segment tree, and a loop over lengths that does the steps of
-its `bfd`. The compiled segment tree is the algorithm of Ding et al. 2024 in numba, written here as a yardstick. The
+its `bfd` on the types that it has there (numpy's numbers, a dict per row). Joining tokens, which takes it longer, is
+left out. The compiled segment tree is the algorithm of Ding et al. 2024 in numba, written here as a yardstick. The
 quality table needs lengths that are not part of the project: $PADLESS_TEST_DATA, or shared/data beside the checkout.
 """
 

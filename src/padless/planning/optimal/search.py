@@ -16,10 +16,10 @@ from padless.planning.patterns import Patterns
 ROUNDS = 200
 COARSE_ROUNDS = 60
 COARSE_GAP = 3e-4  # how far from its bound a coarse level may stop: its lengths are not the true ones anyway
-SIMPLEX_WORK = 250_000_000  # simplex iterations x distinct lengths
-SMOOTHING = 0.9
+SIMPLEX_WORK = 200_000_000  # simplex iterations x distinct lengths
+SMOOTHING = 0.8
 TIGHT = 0.99  # share of slots filled from which prices in proportion to length are the better start
-COLUMNS_SHARE, COLUMNS_LEAST = 0.25, 64  # columns added in a round, of the distinct lengths: the best ones
+COLUMNS_SHARE, COLUMNS_LEAST = 0.1, 64  # columns added in a round, of the distinct lengths: the best ones
 LARGEST_TABLE = 1 << 28  # distinct lengths x capacity x depth beyond which a level is left out
 
 
