@@ -12,7 +12,7 @@ import pytest
 
 from padless import TokenStore, plan
 from padless.corpus import Sample
-from padless.corpus.durable import sha256_of
+from padless.durable import sha256_of
 from padless.errors import PadlessError, ViolationError
 from padless.frameworks.export import FORMATS, export, job, tables
 from padless.frameworks.export.indexed import write_index

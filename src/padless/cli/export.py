@@ -2,20 +2,18 @@
 
 import json
 import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+
+from padless.cli._progress import progress
 
 if TYPE_CHECKING:
     from padless.frameworks.export import Export
 
 FORMATS = ("parquet", "jsonl", "arrow", "trl", "nemo", "megatron")
-LOG_EVERY = 5.0  # seconds
 
 
 @click.command("export")
@@ -38,7 +36,14 @@ def command(store: Path, to: str, output: Path | None, capacity: int | None, as_
     dataset = PackedDataset(store, plan=capacity, align=1)
     folder = output or _beside(store, to)
     started = time.perf_counter()
-    with _progress(len(dataset), show=not (quiet or as_json)) as advance:
+    written = 0
+    with progress(quiet or as_json) as shown:
+
+        def advance(rows: int) -> None:
+            nonlocal written
+            written += rows
+            shown.update("exporting", written / len(dataset), f"{written:,} of {len(dataset):,} rows")
+
         done = export(dataset, folder, to=to, progress=advance)
     if as_json:
         click.echo(json.dumps(done.to_dict() | {"seconds": time.perf_counter() - started}))
@@ -63,32 +68,3 @@ def _summary(done: "Export", seconds: float) -> str:
     if done.targets_lost:
         lines.append(f"not trained on: {done.targets_lost:,} tokens that begin a piece of a split sample")
     return "\n".join(lines)
-
-
-@contextmanager
-def _progress(rows: int, *, show: bool) -> Iterator[Any]:
-    """A bar on a terminal, a line every few seconds elsewhere."""
-    if not show:
-        yield lambda _: None
-    elif sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("rows", total=rows)
-            yield lambda count: bar.advance(task, count)
-    else:
-        yield _logger(rows)
-
-
-def _logger(rows: int) -> Any:
-    done, next_line = 0, time.monotonic() + LOG_EVERY
-
-    def advance(count: int) -> None:
-        nonlocal done, next_line
-        done += count
-        if time.monotonic() >= next_line:
-            click.echo(f"padless: {done:,} of {rows:,} rows", err=True)
-            next_line = time.monotonic() + LOG_EVERY
-
-    return advance

@@ -49,7 +49,7 @@ def command(
 
 
 def _write(path: Path, content: str, quiet: bool) -> None:
-    from padless.corpus.durable import write_bytes
+    from padless.durable import write_bytes
     from padless.errors import PadlessError
 
     try:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from padless.corpus.durable import write_bytes
 from padless.corpus.manifest import FileEntry
 from padless.corpus.sources import Source
+from padless.durable import write_bytes
 
 __all__ = ["DOCUMENTS", "documents_of", "save_documents"]
 

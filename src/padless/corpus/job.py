@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from padless.corpus.documents import save_documents
-from padless.corpus.durable import remove_unfinished, write_bytes
 from padless.corpus.encode import Encoder
 from padless.corpus.encoded import Encoded, Position, encoded_batches
 from padless.corpus.lock import exclusive
@@ -49,6 +48,7 @@ from padless.corpus.templates import load_template
 from padless.corpus.tokenizer_files import TOKENIZER, save_tokenizer, tokenizer_entry
 from padless.corpus.tokenizers import load_tokenizer
 from padless.corpus.writer import StoreWriter, finished_shards
+from padless.durable import remove_unfinished, write_bytes
 from padless.errors import PadlessError
 from padless.planning import PlanSpec, plan_with
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from padless.corpus.durable import sha256_of
+from padless.durable import sha256_of
 from padless.errors import PadlessError, ViolationError
 
 __all__ = [

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from padless.corpus.durable import atomic_path, sha256_of
 from padless.corpus.manifest import PlanEntry
+from padless.durable import sha256_of
 from padless.planning import Plan
 
 __all__ = ["plan_name", "save_plan"]
@@ -17,8 +17,7 @@ def plan_name(capacity: int) -> str:
 def save_plan(folder: Path, plan: Plan) -> PlanEntry:
     """Write a plan into a store's folder, atomically, and describe the file."""
     path = folder / plan_name(plan.capacity)
-    with atomic_path(path) as scratch:
-        plan.save(scratch)
+    plan.save(path)
     return PlanEntry(
         name=path.name,
         bytes=path.stat().st_size,

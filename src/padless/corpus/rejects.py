@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from padless.corpus.durable import write_bytes
 from padless.corpus.encoded import Position
 from padless.corpus.manifest import FileEntry
 from padless.corpus.sources import BadRecord
+from padless.durable import write_bytes
 
 __all__ = ["REJECTED", "Rejects"]
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from padless.corpus.documents import documents_of
-from padless.corpus.durable import write_bytes
 from padless.corpus.lock import exclusive
 from padless.corpus.manifest import (
     FORMAT,
@@ -27,6 +26,7 @@ from padless.corpus.manifest import (
 from padless.corpus.sample import Sample
 from padless.corpus.shard import Block, Shard, token_dtype
 from padless.corpus.writer import SHARD_TOKENS, StoreWriter
+from padless.durable import write_bytes
 from padless.errors import PadlessError, ViolationError
 
 if TYPE_CHECKING:

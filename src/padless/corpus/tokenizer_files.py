@@ -4,10 +4,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from padless.corpus.durable import write_bytes
 from padless.corpus.manifest import FileEntry, Manifest, TokenizerEntry
 from padless.corpus.templates import ChatTemplate
 from padless.corpus.tokenizers import BytesTokenizer, Tokenizer, load_tokenizer
+from padless.durable import write_bytes
 from padless.errors import PadlessError
 
 __all__ = ["TOKENIZER", "open_tokenizer", "save_tokenizer", "tokenizer_entry"]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from padless.corpus.durable import UNFINISHED, sha256_of
 from padless.corpus.manifest import FileEntry, Manifest, read_manifest, store_fingerprint
 from padless.corpus.shard import Shard
 from padless.corpus.tokenizer_files import open_tokenizer
-from padless.corpus.writer import describe_shard
+from padless.corpus.writer import shard_counts
+from padless.durable import UNFINISHED, sha256_of
 from padless.errors import PadlessError
 from padless.planning import Plan, check_plan
 
@@ -112,7 +112,7 @@ def _files(folder: Path, entries: list) -> Iterator[str]:
     for path in sorted([*folder.glob("tokens-*.arrow"), *folder.glob("plan-*.npz")]):
         if path.name not in listed:
             yield f"{path.name} is in the folder and not in the manifest: it belongs to another store"
-    for path in sorted(folder.glob(f"*{UNFINISHED}*")):
+    for path in sorted(folder.glob(f"{UNFINISHED}*")):
         yield f"{path.name} is left over from a run that did not end"
 
 
@@ -128,9 +128,8 @@ def _file(path: Path, entry: FileEntry) -> Iterator[str]:
 def _counts(folder: Path, manifest: Manifest) -> Iterator[str]:
     eod = _eod(manifest)
     for entry in manifest.shards:
-        found = describe_shard(folder / entry.name, eod)
-        for name in ("samples", "tokens", "targets", "eod_tokens"):
-            said, counted = getattr(entry, name), getattr(found, name)
+        for name, counted in shard_counts(Shard(folder / entry.name), eod).items():
+            said = getattr(entry, name)
             if eod is None and name == "eod_tokens":
                 continue
             if said != counted:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from padless.corpus.durable import atomic_path, sha256_of
 from padless.corpus.manifest import ShardEntry
 from padless.corpus.shard import Block, Shard, shard_name, write_shard
+from padless.durable import atomic_path, sha256_of
 
-__all__ = ["SHARD_SAMPLES", "SHARD_TOKENS", "StoreWriter", "describe_shard", "finished_shards"]
+__all__ = ["SHARD_SAMPLES", "SHARD_TOKENS", "StoreWriter", "describe_shard", "finished_shards", "shard_counts"]
 
 SHARD_TOKENS = 2**26  # 128 MiB of uint16: few files for a large corpus, half a minute of work lost by a kill
 SHARD_SAMPLES = 2**21  # bounds the memory that per-sample columns take, however short samples are
@@ -105,16 +105,18 @@ def finished_shards(folder: Path) -> list[Path]:
 
 def describe_shard(path: Path, eod_id: int | None) -> ShardEntry:
     """Count and hash a shard, from its bytes alone."""
-    shard = Shard(path)
-    return ShardEntry(
-        name=path.name,
-        bytes=path.stat().st_size,
-        sha256=sha256_of(path),
-        samples=len(shard),
-        tokens=len(shard.tokens),
-        targets=shard.count_targets(),
-        eod_tokens=0 if eod_id is None else int(np.count_nonzero(shard.tokens == eod_id)),
-    )
+    counts = shard_counts(Shard(path), eod_id)
+    return ShardEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path), **counts)
+
+
+def shard_counts(shard: Shard, eod_id: int | None) -> dict[str, int]:
+    """What a shard holds, by the names of `ShardEntry`."""
+    return {
+        "samples": len(shard),
+        "tokens": len(shard.tokens),
+        "targets": shard.count_targets(),
+        "eod_tokens": 0 if eod_id is None else int(np.count_nonzero(shard.tokens == eod_id)),
+    }
 
 
 class _Buffer:

@@ -2,13 +2,13 @@
 
 import io
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from padless.durable import atomic_path
 from padless.errors import PadlessError
 
 HEADER = "header.json"
@@ -19,18 +19,10 @@ _CHUNK = 1 << 20  # values written at a time
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], header: str) -> None:
     """Write `arrays` and `header` to `path`, replacing it in one step when everything is on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                _write_member(archive, HEADER, header.encode())
-                for name, array in arrays.items():
-                    _write_array(archive, f"{name}.npy", array)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with atomic_path(path) as scratch, zipfile.ZipFile(scratch, "w", zipfile.ZIP_STORED) as archive:
+        _write_member(archive, HEADER, header.encode())
+        for name, array in arrays.items():
+            _write_array(archive, f"{name}.npy", array)
 
 
 def read_arrays(path: Path, kind: str, version: int) -> tuple[dict[str, np.ndarray], dict]:

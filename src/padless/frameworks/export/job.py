@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from padless import __version__
-from padless.corpus.durable import UNFINISHED, sha256_of, write_bytes
 from padless.corpus.lock import LOCK, exclusive
+from padless.durable import UNFINISHED, sha256_of, write_bytes
 from padless.errors import PadlessError, ViolationError
 from padless.frameworks.export.indexed import write_indexed
 from padless.frameworks.export.tables import TABLE_FORMATS, write_tables

@@ -25,7 +25,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     A crash at any moment leaves either the old state or the new one, and at most a `.unfinished-*` file beside it.
     """
-    scratch = path.with_name(UNFINISHED + path.name)
+    scratch = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
     try:
         yield scratch
         _sync(scratch)
@@ -44,7 +44,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """Forget what a killed process was still writing."""
-    for leftover in folder.glob(f"*{UNFINISHED}*"):
+    for leftover in folder.glob(f"{UNFINISHED}*"):
         leftover.unlink()
 
 
