@@ -105,7 +105,7 @@ def test_segmented_equals_the_reference(dtype, data):
     p = wanted(data.draw(problems(dtype)), "segmented")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pieces, "BAND", data.draw(st.sampled_from([3, 256])))
-        patch.setattr(groups, "SHORT", data.draw(st.sampled_from([0, 8, 100])))
+        patch.setattr(groups, "PORTION", data.draw(st.sampled_from([8, 60, 4096])))
         compare(p, "segmented")
 
 

@@ -10,8 +10,9 @@ import torch
 from padless.attention import choose, cost, varlen_attention
 from padless.attention.backends import BACKENDS
 from padless.attention.capability import Capability
-from padless.attention.groups import plan
+from padless.attention.groups import PORTION, plan
 from padless.attention.pieces import cut
+from padless.attention.places import Picked, Run
 from padless.attention.segments import Segments
 from padless.errors import PadlessError
 
@@ -33,8 +34,8 @@ def test_ragged_rows_go_segment_by_segment_and_equal_ones_to_the_fixed_path():
 def test_equal_neighbours_are_one_kernel_call_on_views():
     segments = Segments.of(np.arange(0, 8193, 128))
     made = plan(cut(segments, None, 0), (8192, 8192), 8.0, cost.Cost(), torch.device("cpu"))
-    assert len(made.direct) == 1
-    assert made.copied == ()
+    assert all(isinstance(g.q, Run) for g in made.groups)
+    assert {g.q.count for g in made.groups} == {PORTION // (8 * 128)}  # as many as stay in the cache together
     assert made.covers_q
 
 
@@ -43,9 +44,10 @@ def test_tiny_segments_are_few_calls_and_long_ones_are_not_copied():
     segments = Segments.of(np.concatenate([[0], np.cumsum(lengths)]))
     tokens = segments.q_slots
     made = plan(cut(segments, None, 0), (tokens, tokens), 8.0, cost.Cost(), torch.device("cpu"))
-    assert len(made.direct) == 2
-    assert len(made.copied) <= 10
-    assert sum(g.q.count for g in made.copied) == 500
+    copied = [g for g in made.groups if isinstance(g.q, Picked)]
+    assert len(made.groups) - len(copied) == 2
+    assert len(copied) <= 10 + sum(lengths[:500]) / (PORTION / 8 - 20)
+    assert sum(g.q.count for g in copied) == 500
 
 
 def test_the_choice_is_logged_once(caplog):

@@ -22,10 +22,10 @@ class Cost:
         gather_us: Copying one token of one head into a padded batch and back, all tensors together.
     """
 
-    launch_us: float = 150.0
+    launch_us: float = 100.0
     token_us: float = 0.6
     pair_us: float = 0.0092
-    gather_us: float = 0.3
+    gather_us: float = 0.2
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

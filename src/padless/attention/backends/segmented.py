@@ -6,7 +6,7 @@ node per segment (slicing under autograd would make every segment's backward as 
 are copied into padded batches, because a call costs more than a copy there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,45 +66,27 @@ def job(p: Problem) -> Job:
     return Job(segments=p.segments, plan=p.segments.cache[key], kernel=kernel, scale=p.scale, softcap=p.softcap)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Kept:
-    """What backward needs of the tiny pieces: their copies, so that they are copied together once and not twice."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    outs: tuple[torch.Tensor, ...]
-    lses: tuple[torch.Tensor, ...]
-
-
 def forward(
     job: Job, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, Kept | None]:
-    """Output, log-sum-exp and what backward needs of the tiny pieces, for a whole batch."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp of a whole batch."""
     plan, width = job.plan, v.shape[2]
     q, k, v = _one_width(job.kernel, q, k, v)
     make = torch.empty if plan.covers_q else torch.zeros
     out = make(q.shape[0], q.shape[1], v.shape[2], dtype=q.dtype, device=q.device)
     lse = _empty_lse(job, q, sinks)
 
-    def direct(g: Group) -> None:
+    def compute(g: Group) -> None:
         found, found_lse = _forward_group(job, g, (q, k, v), sinks)
-        g.q.take(out).copy_(found)
-        g.q.take(lse[..., None]).copy_(found_lse[..., None])
+        g.q.put(out, found)
+        g.q.put(lse[..., None], found_lse[..., None])
 
-    lanes.run([(g.cost, partial(direct, g)) for g in plan.direct], q.device)
-    kept = None
-    if plan.q_copy is not None and plan.k_copy is not None:
-        own = plan.q_copy.load(q), plan.k_copy.load(k), plan.k_copy.load(v)
-        outs, lses = zip(*_each(plan.copied, lambda g: _forward_group(job, g, own, sinks), q.device), strict=True)
-        plan.q_copy.store(out, outs)
-        plan.q_copy.store(lse[..., None], [x[..., None] for x in lses])
-        kept = Kept(q=own[0], k=own[1], v=own[2], outs=outs, lses=lses)
-    return out[..., :width], lse, kept
+    lanes.run([(g.cost, partial(compute, g)) for g in plan.groups], q.device)
+    return out[..., :width], lse
 
 
 def backward(
-    job: Job, grad: torch.Tensor, tensors: Sequence[torch.Tensor], lse: torch.Tensor, kept: Kept | None
+    job: Job, grad: torch.Tensor, tensors: Sequence[torch.Tensor], lse: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v for a whole batch; `tensors` are q, k, v and the output."""
     plan, widths = job.plan, (tensors[0].shape[2], tensors[2].shape[2])
@@ -116,37 +98,17 @@ def backward(
     grad_q = make_q(q.shape, dtype=q.dtype, device=q.device)
     grad_k, grad_v = (make_k(x.shape, dtype=summed, device=q.device) for x in (k, v))
 
-    def direct(g: Group) -> None:
-        mine = g.q.take(out), g.q.take(lse[..., None])[..., 0]
-        found = _backward_group(job, g, (grad, q, k, v), *mine)
-        g.q.take(grad_q).copy_(found[0])
+    def compute(g: Group) -> None:
+        found = _backward_group(job, g, (grad, q, k, v, out), lse)
+        g.q.put(grad_q, found[0])
         for into, x in zip((grad_k, grad_v), found[1:], strict=True):
-            view = g.k.take(into)
-            view.add_(x) if g.shared_keys else view.copy_(x)
+            (g.k.add if g.shared_keys else g.k.put)(into, x)
 
-    for g in plan.direct:
+    for g in plan.groups:
         if g.shared_keys:
-            direct(g)
-    lanes.run([(g.cost, partial(direct, g)) for g in plan.direct if not g.shared_keys], q.device)
-    if kept is not None and plan.q_copy is not None and plan.k_copy is not None:
-        own = plan.q_copy.load(grad), kept.q, kept.k, kept.v
-        made = dict(zip(plan.copied, zip(kept.outs, kept.lses, strict=True), strict=True))
-        found = zip(*_each(plan.copied, lambda g: _backward_group(job, g, own, *made[g]), q.device), strict=True)
-        copies = (plan.q_copy, plan.k_copy, plan.k_copy)
-        for copy, into, x in zip(copies, (grad_q, grad_k, grad_v), found, strict=True):
-            copy.store(into, x)
+            compute(g)
+    lanes.run([(g.cost, partial(compute, g)) for g in plan.groups if not g.shared_keys], q.device)
     return grad_q[..., : widths[0]], grad_k.to(k.dtype)[..., : widths[0]], grad_v.to(v.dtype)[..., : widths[1]]
-
-
-def _each(groups: Sequence[Group], compute: Callable[[Group], Any], device: torch.device) -> list[Any]:
-    """`compute` of every group, in order."""
-    found: dict[int, Any] = {}
-
-    def keep(i: int) -> None:
-        found[i] = compute(groups[i])
-
-    lanes.run([(g.cost, partial(keep, i)) for i, g in enumerate(groups)], device)
-    return [found[i] for i in range(len(groups))]
 
 
 def _forward_group(
@@ -160,13 +122,13 @@ def _forward_group(
     return (out, lse) if sinks is None else _with_sinks(out, lse, sinks)
 
 
-def _backward_group(job: Job, g: Group, tensors: Sequence[torch.Tensor], out: torch.Tensor, lse: torch.Tensor) -> Grads:
-    """One kernel call on views of the output's gradient, q, k and v, with the group's own output."""
-    grad, q, k, v = tensors
+def _backward_group(job: Job, g: Group, tensors: Sequence[torch.Tensor], lse: torch.Tensor) -> Grads:
+    """One kernel call on views of the output's gradient, q, k, v and the output."""
+    grad, q, k, v, out = tensors
     wide = g.k.length < WIDEN_BELOW
-    taken = (g.q.take(grad), g.q.take(q), g.k.take(k), g.k.take(v), out)
+    taken = (g.q.take_gradient(grad), g.q.take(q), g.k.take(k), g.k.take(v), g.q.take(out))
     grad, q, k, v, out = (_wide(x, job.kernel, wide) for x in taken)
-    return job.kernel.backward(grad, q, k, v, out, lse, job.spec(g))
+    return job.kernel.backward(grad, q, k, v, out, g.q.take(lse[..., None])[..., 0], job.spec(g))
 
 
 def _empty_lse(job: Job, q: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
@@ -188,9 +150,9 @@ class Attention(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, job: Job
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Output and log-sum-exp."""
-        out, lse, kept = forward(job, q, k, v, sinks)
+        out, lse = forward(job, q, k, v, sinks)
         ctx.save_for_backward(q, k, v, sinks, out, lse)
-        ctx.job, ctx.kept = job, kept
+        ctx.job = job
         ctx.mark_non_differentiable(lse)
         return out, lse
 
@@ -200,7 +162,7 @@ class Attention(torch.autograd.Function):
         """Gradients of q, k, v and sinks."""
         q, k, v, sinks, out, lse = ctx.saved_tensors
         grad = grads[0] if grads[0].stride(-1) == 1 else grads[0].contiguous()
-        found = backward(ctx.job, grad, (q, k, v, out), lse, ctx.kept)
+        found = backward(ctx.job, grad, (q, k, v, out), lse)
         grad_sinks = None if sinks is None else sinks_grad(grad, out, lse, sinks)
         return *found, grad_sinks, None
 
