@@ -13,11 +13,20 @@ What the fields mean (Megatron-LM d98e8a64, Transformer Engine d0067d0d):
 - Context parallelism cuts each padded extent into 2 * cp chunks: collate with `align=2 * cp`.
 - Whether attention is causal, and its window, is no part of it: the model says so, or `transformer_engine_kwargs`.
 
+What versions of Transformer Engine lack (Megatron then leaves the field out without a word):
+
+- before 1.10 there are no `cu_seqlens_*_padded`: rows with padding between segments would be read at wrong offsets;
+- before 2.2 there is no `pad_between_seqs`: object identity decides, which does not see padding at the end of a context
+  parallel rank's part (Transformer Engine issue 3331).
+
 Padding behind the last aligned extent of a row becomes segments of its own, short ones, so that attention over padding
 is not quadratic and no real segment grows. Static batches have a fixed number of entries.
 """
 
 import dataclasses
+import functools
+import importlib.metadata
+import re
 from typing import Any
 
 import numpy as np
@@ -27,16 +36,25 @@ from padless.rows import Batch
 from padless.rows.layout import PAD_SEGMENT, cover
 from padless.rows.tensors import host, is_tensor, to_torch
 
+TE_PADDED_OFFSETS = (1, 10)
+TE_PAD_BETWEEN_SEQS = (2, 2)
 
-def megatron_packed_seq_params(batch: Batch) -> Any:
+
+def megatron_packed_seq_params(batch: Batch, *, cp_group: Any = None) -> Any:
     """`megatron.core.packed_seq_params.PackedSeqParams` with the fields that the installed version has.
 
     Args:
         batch: Rows of one data-parallel rank, before context-parallel slicing.
+        cp_group: The context-parallel group of this micro-batch, where a schedule gives each its own; its size goes to
+            `local_cp_size`. None leaves the model's own group in force.
+
+    Returns:
+        `total_tokens` is set where the version knows it, and with it the version makes `seq_idx`.
 
     Raises:
         MissingExtraError: Without megatron-core.
-        PadlessError: For rules that offsets cannot say, or when T is no multiple of the batch's `align`.
+        PadlessError: For rules that offsets cannot say, when T is no multiple of the batch's `align`, when a group was
+            given to a version without the field, or when the installed Transformer Engine cannot read these offsets.
 
     Example:
         >>> from padless import collate
@@ -48,7 +66,15 @@ def megatron_packed_seq_params(batch: Batch) -> Any:
     from megatron.core.packed_seq_params import PackedSeqParams
 
     values = {**_thd_fields(batch), "total_tokens": batch.num_slots}
+    refuse_transformer_engine(installed_transformer_engine(), values["pad_between_seqs"])
     known = {field.name for field in dataclasses.fields(PackedSeqParams)}
+    if cp_group is not None:
+        if "local_cp_size" not in known:
+            raise PadlessError(
+                "the installed PackedSeqParams has no local_cp_size, so every micro-batch would run in the model's own "
+                "context-parallel group; install megatron-core 0.16 or later, or schedule with one group for all"
+            )
+        values |= {"cp_group": cp_group, "local_cp_size": cp_group.size()}
     return PackedSeqParams(**{name: value for name, value in values.items() if name in known})
 
 
@@ -61,7 +87,7 @@ def transformer_engine_kwargs(batch: Batch) -> dict[str, Any]:
 
     Raises:
         MissingExtraError: Without torch.
-        PadlessError: As `megatron_packed_seq_params`.
+        PadlessError: As `megatron_packed_seq_params`, and when an older Transformer Engine is installed.
 
     Example:
         >>> from padless import Rule, collate
@@ -69,6 +95,11 @@ def transformer_engine_kwargs(batch: Batch) -> dict[str, Any]:
         >>> kwargs["attn_mask_type"], kwargs["window_size"]
         ('padding_causal', (127, 0))
     """
+    version = installed_transformer_engine()
+    if version is not None and parse_version(version) < TE_PAD_BETWEEN_SEQS:
+        raise PadlessError(
+            f"Transformer Engine {version} does not take pad_between_seqs, which came with 2.2; install 2.2 or later"
+        )
     causal = batch.rule.kind == "causal"
     left, right = (-1 if limit is None else limit for limit in batch.rule.window or (None, None))
     return {
@@ -76,6 +107,46 @@ def transformer_engine_kwargs(batch: Batch) -> dict[str, Any]:
         "attn_mask_type": "padding_causal" if causal else "padding",
         "window_size": (left, 0 if causal else right),
     }
+
+
+@functools.cache
+def installed_transformer_engine() -> str | None:
+    """The version of the installed Transformer Engine, or None."""
+    try:
+        return importlib.metadata.version("transformer-engine")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def refuse_transformer_engine(version: str | None, padding_between: bool) -> None:
+    """Raise when this version of Transformer Engine would read padded offsets as dense ones.
+
+    Args:
+        version: As `importlib.metadata` has it; None when there is none, and nothing to refuse.
+        padding_between: Whether padding lies between segments or behind them.
+
+    Example:
+        >>> refuse_transformer_engine("1.9.0", padding_between=False)
+    """
+    if version is not None and padding_between and parse_version(version) < TE_PADDED_OFFSETS:
+        raise PadlessError(
+            f"Transformer Engine {version} knows no cu_seqlens_padded, which came with 1.10, and Megatron leaves them "
+            "out: attention would read every segment behind the first padding at a wrong place. Install 1.10 or later "
+            "(2.2 for pad_between_seqs), or make batches without padding: align=1, no capacity, no pad_to_multiple"
+        )
+
+
+def parse_version(version: str) -> tuple[int, int]:
+    """Major and minor number, for comparisons.
+
+    Example:
+        >>> parse_version("2.9.0+cu12")
+        (2, 9)
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None:
+        raise PadlessError(f"{version!r} is no version that begins with two numbers")
+    return int(found[1]), int(found[2])
 
 
 def padded_cu_seqlens(batch: Batch) -> tuple[np.ndarray, np.ndarray]:

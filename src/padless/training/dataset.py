@@ -132,8 +132,7 @@ class PackedDataset:
         return self.plan.sample_ids[index], self.plan.starts[index], self.plan.lengths[index], counts
 
     def _read(self, sample_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray, counts: np.ndarray) -> Batch:
-        tokens, targets = self.store.gather(sample_ids, starts, lengths, dtype=self._options["dtype"])
-        _restore_first_targets(self.store, targets, sample_ids, starts, lengths)
+        tokens, targets = self._gather(sample_ids, starts, lengths)
         all_but_first = np.count_nonzero(targets) == len(targets) - np.count_nonzero(starts == 0)
         return batch_from_segments(
             tokens,
@@ -145,6 +144,12 @@ class PackedDataset:
             copy=not tokens.flags.writeable,
             **self._options,
         )
+
+    def _gather(self, sample_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens `[T]` and targets `bool[T]` of segments, end to end."""
+        tokens, targets = self.store.gather(sample_ids, starts, lengths, dtype=self._options["dtype"])
+        _restore_first_targets(self.store, targets, sample_ids, starts, lengths)
+        return tokens, targets
 
     def replan(self, epoch: int) -> Plan:
         """The plan of an epoch: this one with its seed moved, so that samples meet other neighbours."""

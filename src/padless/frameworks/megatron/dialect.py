@@ -7,14 +7,15 @@ from typing import Any
 
 from padless.frameworks.refusals import refuse_ranks
 from padless.masks import megatron_packed_seq_params
-from padless.rows import Batch
+from padless.rows import IGNORED, Batch
 
 
-def megatron_batch(batch: Batch) -> dict[str, Any]:
+def megatron_batch(batch: Batch, *, cp_group: Any = None) -> dict[str, Any]:
     """What Megatron's `GPTModel.forward` takes for one micro-batch of packed rows.
 
     Args:
         batch: Rows of one data-parallel rank, before context-parallel slicing.
+        cp_group: The context-parallel group of this micro-batch, where a schedule gives each its own.
 
     Returns:
         `tokens, labels, position_ids int64[1, T]` (labels shifted inside each segment, -100 where there is no target),
@@ -32,23 +33,22 @@ def megatron_batch(batch: Batch) -> dict[str, Any]:
         >>> packed["labels"].tolist(), packed["packed_seq_params"].cu_seqlens_q_padded.tolist()
         ([[6, 7, -100, -100, 9, -100, -100, -100]], [0, 4, 8])
     """
+    fields = {name: values[None] for name, values in shifted_fields(batch).items()}
+    params = megatron_packed_seq_params(batch, cp_group=cp_group)
+    return {**fields, "attention_mask": None, "packed_seq_params": params}
+
+
+def shifted_fields(batch: Batch) -> dict[str, Any]:
+    """`tokens, labels, loss_mask, position_ids`, each a tensor `[T]`; labels and mask speak of the next token."""
+    import torch
+
     refuse_ranks(batch, "Megatron")
-    params = megatron_packed_seq_params(batch)
     labels = batch.shifted_labels()
     weights = batch.shifted_loss_weights()
     positions = batch.position_ids if batch.position_ids.ndim == 1 else batch.position_ids[0]
     return {
-        "tokens": _row(batch.input_ids, "int64"),
-        "labels": _row(labels, "int64"),
-        "loss_mask": _row(labels != -100 if weights is None else weights, "float32"),
-        "position_ids": _row(positions, "int64"),
-        "attention_mask": None,
-        "packed_seq_params": params,
+        "tokens": torch.as_tensor(batch.input_ids).to(torch.int64),
+        "labels": torch.as_tensor(labels).to(torch.int64),
+        "loss_mask": torch.as_tensor(labels != IGNORED if weights is None else weights).to(torch.float32),
+        "position_ids": torch.as_tensor(positions).to(torch.int64),
     }
-
-
-def _row(values: Any, dtype: str) -> Any:
-    """Values over T slots as a `[1, T]` tensor."""
-    import torch
-
-    return torch.as_tensor(values).to(getattr(torch, dtype))[None]
