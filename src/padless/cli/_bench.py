@@ -29,7 +29,7 @@ def model_options(command: Callable) -> Callable:
             "--model",
             default="llama-20m",
             show_default=True,
-            help="llama-1m, llama-20m or llama-125m (random weights), a local Transformers directory, or "
+            help="llama-1m, llama-20m, llama-125m or llama-1b (random weights), a local Transformers directory, or "
             "module:function.",
         ),
     ):

@@ -34,6 +34,13 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
         "num_hidden_layers": 12,
         "num_attention_heads": 12,
     },
+    "llama-1b": {
+        "vocab_size": 32000,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 16,
+    },
 }
 
 
