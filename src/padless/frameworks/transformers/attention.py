@@ -14,6 +14,7 @@ from padless.errors import PadlessError
 from padless.frameworks.transformers.boundaries import Boundaries, current_call, read_boundaries
 from padless.frameworks.transformers.masks import MaskRequest, SegmentRule, padless_mask
 from padless.frameworks.transformers.positions import refuse_restarts
+from padless.frameworks.transformers.towers import TOWER_NAME
 
 NAME = "padless"
 SCOPE = "_padless_scope"  # set on the modules of a prepared model that read the current call's boundaries
@@ -36,7 +37,8 @@ def register() -> str:
         >>> register()
         'padless'
     """
-    AttentionInterface.register(NAME, padless_attention)
+    for name in (NAME, TOWER_NAME):
+        AttentionInterface.register(name, padless_attention)
     AttentionMaskInterface.register(NAME, padless_mask)
     return NAME
 

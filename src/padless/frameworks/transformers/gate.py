@@ -20,17 +20,27 @@ from padless.frameworks.transformers.boundaries import (
     read_boundaries,
     replay,
 )
-from padless.frameworks.transformers.positions import packed_positions, refuse_restarts
+from padless.frameworks.transformers.media_positions import give_media_positions
+from padless.frameworks.transformers.positions import packed_positions, refuse_restarts, refuse_segment_masks
+from padless.rows import MediaLayout
 
 FIRST = "_padless_first_position"
+LAYOUT = "_padless_media_layout"
 GATED = "_padless_gate"
 _uncompiled: Any = torch.compiler.disable  # boundaries change with every batch: compiled code must not guard them
 _CACHES = ("cache", "past_key_values", "cache_params", "layer_past", "state")
 
 
-def install_gate(module: torch.nn.Module, *, first_position: int) -> None:
-    """Put the gate before and after `module.forward`, once."""
+def install_gate(module: torch.nn.Module, *, first_position: int, layout: MediaLayout | None) -> None:
+    """Put the gate before and after `module.forward`, once.
+
+    Args:
+        module: A prepared model, or the model inside it.
+        first_position: The position of a first token.
+        layout: Of its images and videos, for models that rotate by several axes.
+    """
     setattr(module, FIRST, first_position)
+    setattr(module, LAYOUT, layout)
     if not getattr(module, GATED, False):
         module.register_forward_pre_hook(_enter, with_kwargs=True, prepend=True)
         module.register_forward_hook(_leave, with_kwargs=True, always_call=True)
@@ -51,12 +61,15 @@ def _enter(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> tupl
     _replay_checkpoints(module)
     if boundaries is None:
         refuse_restarts(arguments.get("position_ids"), arguments.get("attention_mask"))
+        refuse_segment_masks(arguments.get("attention_mask"))
         return None
     for key in KEYS:
         arguments.pop(key, None)
     parameters = inspect.signature(module.forward).parameters
     _drop_full_mask(arguments)
     _refuse_caches(arguments, settable="use_cache" in parameters)
+    if getattr(module, LAYOUT) is not None:
+        give_media_positions(arguments, boundaries, getattr(module, LAYOUT))
     if "position_ids" in parameters:
         arguments["position_ids"] = packed_positions(
             arguments.get("position_ids"), boundaries, rows=rows, length=length, first=getattr(module, FIRST)

@@ -6,8 +6,10 @@ from typing import Any, Literal
 from padless.frameworks.transformers.architecture import inspect_model
 from padless.frameworks.transformers.attention import NAME, SCOPE, register
 from padless.frameworks.transformers.gate import install_gate
+from padless.frameworks.transformers.media_layouts import media_layout
 from padless.frameworks.transformers.probing import ProbeResult, probe
 from padless.frameworks.transformers.segmentwise import isolate
+from padless.frameworks.transformers.towers import pack_towers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,6 +21,7 @@ class Prepared:
         attention: The attention implementation in use: `padless`, or the model's own where it has no choice.
         own_mixers: Layers that mix tokens by code of their own, and are now run by `stateful`.
         stateful: How they are run.
+        towers: Vision towers whose frames and windows now go through attention in one call.
         notes: What is special about the architecture.
         probe: What the probe measured; None when it was switched off.
     """
@@ -27,6 +30,7 @@ class Prepared:
     attention: str
     own_mixers: tuple[str, ...]
     stateful: str
+    towers: tuple[str, ...]
     notes: tuple[str, ...]
     probe: ProbeResult | None
 
@@ -34,6 +38,8 @@ class Prepared:
         lines = [f"{self.model}: attention {self.attention}"]
         if self.own_mixers:
             lines.append(f"{len(self.own_mixers)} layers run {self.stateful}: {', '.join(self.own_mixers[:3])}, ...")
+        if self.towers:
+            lines.append(f"vision towers in one varlen call per layer: {', '.join(self.towers)}")
         lines.extend(self.notes)
         if self.probe is not None:
             lines.append(f"isolated: a segment moves by {self.probe.moved:.0e} when the other changes")
@@ -73,18 +79,20 @@ def prepare(model: Any, *, stateful: Literal["segmentwise", "fused"] = "segmentw
         decoder.set_attn_implementation(NAME)
     for name in architecture.own_mixers:
         isolate(decoder.get_submodule(name), stateful)
+    towers = pack_towers(model, decoder)
     for module in decoder.modules():
         setattr(module, SCOPE, True)
     for config in (model.config, decoder.config):
         if getattr(config, "use_cache", None):
             config.use_cache = False
     for module in {id(m): m for m in (model, model.base_model, decoder)}.values():
-        install_gate(module, first_position=architecture.first_position)
+        install_gate(module, first_position=architecture.first_position, layout=media_layout(model))
     return Prepared(
         model=type(model).__name__,
         attention=decoder.config._attn_implementation or "eager",
         own_mixers=architecture.own_mixers,
         stateful=stateful,
+        towers=towers,
         notes=architecture.notes,
         probe=probe(model) if check else None,
     )
