@@ -1,6 +1,6 @@
 """Packed attention against the dense mask, the padded batch and equal batches; and time saved against padding.
 
-    python benchmarks/attention.py [--threads 1 2] [--repeats 3] [--tokens 8192] [--cpu-time]
+    python benchmarks/attention.py [--threads 1 2] [--repeats 3] [--tokens 8192] [--cpu-time] [--svg savings.svg]
 
 Forward and backward of 8 heads of 64, the ways taking turns, medians. "equal batch" is as many tokens in segments of
 one length, which is what the kernel itself can do. The curve is a projection to q, k and v, attention and a projection
@@ -12,17 +12,20 @@ import argparse
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from padless.attention import Segments, varlen_attention
 from padless.measure import attention
+from padless.measure.savings import REPORTED
 from padless.measure.timing import interleaved
+from padless.report.charts import savings_chart
+from padless.report.given import Bench, Saving
 
 AIMS = {1: {"about 16": 80, "about 128": 40, "log-normal": 25, "about 1024": 10}}
 AIMS[2] = {"about 16": 55, "about 128": 28, "log-normal": 22, "about 1024": 9}
-REPORTED = {0.03: 0.0228, 0.9: 0.8973}
 HEADS, SIZE = 8, 64
 Clock = Callable[[], float]
 
@@ -50,7 +53,7 @@ def half_precision(threads: int, tokens: int, repeats: int, clock: Clock) -> Non
             print(f"{case:12}{half / wide:8.2f}", flush=True)
 
 
-def curve(threads: int, repeats: int, clock: Clock, sequences: int = 8, length: int = 1024) -> None:
+def curve(threads: int, repeats: int, clock: Clock, sequences: int = 8, length: int = 1024) -> list[Saving]:
     print(f"\n{threads} thread(s): time saved against fixed length, attention and projections")
     print(f"{'padding':>8}{'saved':>9}{'reported':>10}")
     width = HEADS * SIZE
@@ -65,6 +68,7 @@ def curve(threads: int, repeats: int, clock: Clock, sequences: int = 8, length: 
         return torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
 
     rng = np.random.default_rng(0)
+    points = []
     with attention.threads(threads):
         for padding in (0.03, 0.1, 0.25, 0.5, 0.75, 0.9):
             mean = length * (1 - padding)
@@ -78,6 +82,8 @@ def curve(threads: int, repeats: int, clock: Clock, sequences: int = 8, length: 
             real = 1 - lengths.sum() / (sequences * length)
             reported = "" if padding not in REPORTED else f"{REPORTED[padding]:.2%}"
             print(f"{real:8.1%}{1 - fast / slow:9.1%}{reported:>10}", flush=True)
+            points.append(Saving(padding=float(real), time_saved=1 - fast / slow))
+    return points
 
 
 def timed(ways: dict[str, Callable[[], object]], repeats: int, clock: Clock) -> list:
@@ -101,9 +107,12 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--svg", type=Path, help="where to draw the savings curve")
     chosen = parser.parse_args()
     seconds = time.process_time if chosen.cpu_time else time.perf_counter
     for count in chosen.threads:
         table(count, chosen.tokens, chosen.repeats, seconds)
         half_precision(count, chosen.tokens, chosen.repeats, seconds)
-    curve(chosen.threads[-1], chosen.repeats, seconds)
+    savings = curve(chosen.threads[-1], chosen.repeats, seconds)
+    if chosen.svg is not None:
+        chosen.svg.write_text(savings_chart(Bench(savings=tuple(savings))).standalone())

@@ -159,6 +159,10 @@ class Frame:
             f"<title>{escape(hint)}</title></circle>"
         )
 
+    def note(self, x: float, y: float, words: str) -> None:
+        """Words that end at a point of the chart."""
+        self.parts.append(text(self.x(x), self.y(y), words, anchor="end"))
+
     def __str__(self) -> str:
         return "".join(self.parts)
 
