@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from padless.errors import PadlessError
@@ -47,18 +46,25 @@ class Installed:
     tokens: int = 0
     slots: int = 0
     rows: PolicyRows | None = None
-    _over: list[tuple[nn.Module, str]] = field(default_factory=list, repr=False)
+    _undo: list[Callable[[], Any]] = field(default_factory=list, repr=False)
 
-    def put(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
-        """Put a function over a method of one instance."""
-        module.__dict__[name] = function
-        self._over.append((module, name))
+    def put(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        """Put a function over a method of one instance, or over what is already put over it."""
+        if name in owner.__dict__:
+            self._undo.append(functools.partial(owner.__dict__.__setitem__, name, owner.__dict__[name]))
+        else:
+            self._undo.append(functools.partial(owner.__dict__.pop, name, None))
+        owner.__dict__[name] = function
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute, to be set back by `remove`."""
+        self._undo.append(functools.partial(setattr, owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
 
     def remove(self) -> None:
-        """Give the model its own methods back."""
-        for module, name in self._over:
-            module.__dict__.pop(name, None)
-        self._over.clear()
+        """Give the model its own methods and settings back."""
+        while self._undo:
+            self._undo.pop()()
 
     def __str__(self) -> str:
         less = 1 - self.tokens / max(self.slots, 1)
@@ -203,7 +209,7 @@ def _put_layers(model: Any, installed: Installed) -> None:
             made[position_ids] = installed.rows = _rows(last["embed_prefix"], last["embed_suffix"], position_ids)
             installed.tokens += installed.rows.num_prefix - last["embed_prefix"][1].numel()
         prefix, suffix = inputs_embeds
-        conditions = [None, None] if adarms_cond is None else list(adarms_cond)
+        conditions: list[torch.Tensor | None] = [None, None] if adarms_cond is None else list(adarms_cond)
         return run_packed(forward, made[position_ids], prefix=prefix, suffix=suffix, conditions=conditions, **more)
 
     remember("embed_prefix")

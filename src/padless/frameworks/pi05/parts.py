@@ -17,13 +17,14 @@ class AdaptiveNorm(nn.Module):
         super().__init__()
         self.cond_dim = condition
         self.weight = nn.Parameter(torch.zeros(width)) if condition is None else None
-        self.dense = None if condition is None else nn.Linear(condition, 3 * width)
+        self.dense = nn.Linear(condition, 3 * width) if condition is not None else None
 
     def forward(self, x: torch.Tensor, cond: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`x [B, n, width]` and `cond [B, C]` or, per token, `[B, n, C]`; returns the normed x and the gate."""
         normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
-        if self.dense is None:
+        if self.weight is not None:
             return normed * (1 + self.weight), None
+        assert self.dense is not None
         assert cond is not None
         modulation = self.dense(cond)
         scale, shift, gate = (modulation if modulation.ndim == x.ndim else modulation.unsqueeze(1)).chunk(3, dim=-1)

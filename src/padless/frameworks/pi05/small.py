@@ -76,12 +76,11 @@ class SmallExperts(nn.Module):
             output=config.width,
         )
         self.embed_tokens = nn.Embedding(config.vocabulary, config.width)
-        self.layers = nn.ModuleList(
-            nn.ModuleList(
-                ExpertLayer(width, hidden, config.heads, config.head_size, cond) for width, hidden, cond in sizes
-            )
-            for _ in range(config.depth)
+        experts = (
+            [ExpertLayer(width, hidden, config.heads, config.head_size, cond) for _ in range(config.depth)]
+            for width, hidden, cond in sizes
         )
+        self.layers, self.expert_layers = map(nn.ModuleList, experts)
         self.norms = nn.ModuleList(AdaptiveNorm(width, cond) for width, _, cond in sizes)
 
     def embed_image(self, images: torch.Tensor) -> torch.Tensor:
@@ -99,7 +98,7 @@ class SmallExperts(nn.Module):
     ) -> tuple[list[torch.Tensor], Any]:
         """Prefix and suffix `[B, Lp, width]`, `[B, Ls, expert width]` to the same; `attention_mask` as in `attend`."""
         xs, split = inputs_embeds, inputs_embeds[0].shape[1]
-        for layer in self.layers:
+        for layer in zip(self.layers, self.expert_layers, strict=True):
             halves = [half.before(x, cond) for half, x, cond in zip(layer, xs, adarms_cond, strict=True)]
             q, k, v = (torch.cat(parts, dim=1) for parts in zip(*(qkv for qkv, _ in halves), strict=True))
             out = attend(rotate(q, position_ids), rotate(k, position_ids), v, attention_mask)
