@@ -1,0 +1,70 @@
+"""What cannot be scheduled, said before anything is; and how many micro-batches it takes at least."""
+
+import numpy as np
+
+from padless.errors import PadlessError
+from padless.training.scheduling.assignment import Samples
+from padless.training.scheduling.spec import SchedulingSpec
+
+
+def refuse_oversize(samples: Samples, slots: np.ndarray, spec: SchedulingSpec, *, ranks: int | None = None) -> None:
+    """Refuse samples that no micro-batch holds.
+
+    Args:
+        samples: The samples.
+        slots: int64[N], slots that each takes over `ranks` ranks.
+        spec: Where they should go.
+        ranks: Most ranks that may share a sample; `spec.cp` unless given.
+
+    Raises:
+        PadlessError: Names the longest, and the sizes that would hold it.
+    """
+    ranks = spec.cp if ranks is None else ranks
+    room = ranks * spec.max_seqlen_per_rank
+    over = np.flatnonzero(slots > room)
+    if not len(over):
+        return
+    i = int(over[slots[over].argmax()])
+    unit = spec.unit_of(ranks)
+    per_rank = -(-int(slots[i]) // ranks)
+    wider = -(-int(samples.lengths[i]) // spec.max_seqlen_per_rank)
+    while wider * spec.max_seqlen_per_rank < -(-int(samples.lengths[i]) // spec.unit_of(wider)) * spec.unit_of(wider):
+        wider += 1
+    raise PadlessError(
+        f"sample {samples.ids[i]} has {samples.lengths[i]:,} tokens, {slots[i]:,} slots in multiples of {unit}, and a "
+        f"micro-batch holds max_seqlen_per_rank={spec.max_seqlen_per_rank:,} x {ranks} ranks = {room:,} "
+        f"({len(over):,} of {len(samples):,} samples are too long); cut it, or give "
+        f"max_seqlen_per_rank={per_rank:,} or cp={wider}"
+    )
+
+
+def refuse_too_few(samples: int, microbatches: int, spec: SchedulingSpec) -> None:
+    """Refuse a batch in which some rank would have nothing to do in some micro-batch.
+
+    Raises:
+        PadlessError: Unless the spec allows empty micro-batches.
+    """
+    if spec.empty == "error" and samples < microbatches * spec.dp:
+        raise PadlessError(
+            f"{samples:,} samples for {spec.dp} data-parallel ranks in {microbatches} micro-batches each: some would "
+            f"be empty, and the ranks that have one would wait for ever; give at least {microbatches * spec.dp:,} "
+            "samples a global batch, fewer ranks, or empty='allow' and run padding there"
+        )
+
+
+def fewest_microbatches(owner: np.ndarray, slots: np.ndarray, spec: SchedulingSpec) -> int:
+    """The micro-batches that every rank needs at least, for its slots, its samples and the pipeline."""
+    used = np.zeros(spec.dp, np.int64)
+    np.add.at(used, owner, slots)
+    count = -(-int(used.max()) // spec.capacity)
+    if spec.most is not None:
+        count = max(count, -(-int(np.bincount(owner).max()) // spec.most))
+    return in_step(count, len(owner), spec)
+
+
+def in_step(count: int, samples: int, spec: SchedulingSpec) -> int:
+    """At least `count` micro-batches: a multiple as the spec says, and as many as stages where samples suffice."""
+    multiple = spec.microbatch_multiple
+    count = -(-count // multiple) * multiple
+    for_stages = -(-spec.pp // multiple) * multiple
+    return max(count, for_stages) if samples >= for_stages * spec.dp else count

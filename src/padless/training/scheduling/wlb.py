@@ -1,0 +1,96 @@
+"""`wlb`: micro-batches of equal work, the longest samples waiting until there is one for each (after WLB-LLM)."""
+
+import numpy as np
+
+from padless.training.balance import deal
+from padless.training.scheduling.assignment import Assignment, Bin, Samples
+from padless.training.scheduling.fill import into_bins, refine
+from padless.training.scheduling.limits import in_step, refuse_oversize, refuse_too_few
+from padless.training.scheduling.spec import SchedulingSpec
+
+
+def wlb(samples: Samples, spec: SchedulingSpec) -> Assignment:
+    """Share samples out so that all micro-batches of all ranks do equal work, which is what a pipeline waits for.
+
+    After WLB-LLM (arXiv 2503.17924, section 4): a sample that alone outweighs a micro-batch waits in a queue until
+    there is one for every micro-batch; the rest go dearest first to the micro-batch with least work. Here nothing waits
+    longer than `max_delay` global batches: when one is due, its whole queue goes with it, so that one step is long
+    and not several. A micro-batch may take `max_seqlen_per_rank`, which is memory, not the longest sample: short
+    samples need more slots for the same work.
+
+    Raises:
+        PadlessError: When a sample fits no micro-batch, or there are too few samples (`empty="error"`).
+    """
+    slots = spec.padded(samples.lengths)
+    refuse_oversize(samples, slots, spec)
+    works = spec.works(slots)
+    now = _released(samples, works, slots, spec)
+    placed = np.flatnonzero(now)
+    count = _microbatches(slots[placed], spec)
+    while True:
+        refuse_too_few(len(placed), count, spec)
+        bins = into_bins(works[placed], slots[placed], count * spec.dp, room=spec.capacity, most=spec.most)
+        if bins is not None:
+            break
+        count += spec.microbatch_multiple
+    bins = _closer(bins, works[placed], slots[placed], spec)
+    costs = np.array([works[placed][members].sum() for members in bins], dtype=np.float64)
+    made = [
+        Bin(number, rank * spec.cp, spec.cp, placed[bins[b]].tolist())
+        for rank, share in enumerate(deal(costs, spec.dp))
+        for number, b in enumerate(share)
+        if bins[b]
+    ]
+    return Assignment.of(spec, samples, made, samples.take(np.flatnonzero(~now)).older())
+
+
+def _microbatches(slots: np.ndarray, spec: SchedulingSpec) -> int:
+    count = max(-(-int(slots.sum()) // (spec.capacity * spec.dp)), 1)
+    if spec.most is not None:
+        count = max(count, -(-len(slots) // (spec.most * spec.dp)))
+    return in_step(count, len(slots), spec)
+
+
+def _closer(bins: list[list[int]], works: np.ndarray, slots: np.ndarray, spec: SchedulingSpec) -> list[list[int]]:
+    """The same bins after swaps, in descending order of work."""
+    owner = np.empty(len(works), np.int64)
+    for b, members in enumerate(bins):
+        owner[members] = b
+    if spec.most is None:  # a move may fill a bin beyond its number of samples
+        owner = refine(owner, works, len(bins), slots, spec.capacity)
+    loads = np.zeros(len(bins), np.int64)
+    np.add.at(loads, owner, works)
+    by_bin = np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=len(bins)))[:-1])
+    return [by_bin[b].tolist() for b in np.argsort(-loads, kind="stable")]
+
+
+def _released(samples: Samples, works: np.ndarray, slots: np.ndarray, spec: SchedulingSpec) -> np.ndarray:
+    """bool[N]: who goes now. A queue goes when it has one for every micro-batch, or when somebody in it is due."""
+    now = np.ones(len(samples), dtype=bool)
+    if spec.max_delay == 0:
+        return now
+    bins = _microbatches(slots, spec) * spec.dp
+    for queue in _queues(samples, works, bins, spec):
+        if len(queue) == 0:
+            continue
+        oldest_first = queue[np.lexsort((samples.ids[queue], -samples.ages[queue]))]
+        whole = len(queue) // bins * bins
+        due = bool(samples.ages[oldest_first[0]] >= spec.max_delay)
+        now[oldest_first[len(queue) if due else whole :]] = False
+    fewest = _microbatches(slots[now], spec) * spec.dp if now.any() else 1
+    return now if int(now.sum()) >= fewest else np.ones(len(samples), dtype=bool)
+
+
+def _queues(samples: Samples, works: np.ndarray, bins: int, spec: SchedulingSpec) -> list[np.ndarray]:
+    """Places of the samples that may wait, one array for each queue."""
+    if spec.outliers is not None:
+        level = np.searchsorted(spec.outliers, samples.lengths, side="right")
+        return [np.flatnonzero(level == number) for number in range(1, len(spec.outliers) + 1)]
+    # What alone costs more than the mean micro-batch of all others outlasts them however they are shared out.
+    alone = np.zeros(len(samples), dtype=bool)
+    while True:
+        mean = int(works[~alone].sum()) / bins
+        more = works > mean
+        if more.sum() == alone.sum() or more.all():
+            return [np.flatnonzero(alone)]
+        alone = more
