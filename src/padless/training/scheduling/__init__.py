@@ -79,12 +79,12 @@ def schedule(
 
     Example:
         >>> spec = SchedulingSpec(dp=2, max_seqlen_per_rank=16, cost=Cost(linear=8, quadratic=1))
-        >>> made = schedule([9, 4, 4, 7, 2], spec)
+        >>> made = schedule([7, 2, 4, 9, 3, 4, 3], spec)
         >>> [[(s.microbatch, s.ids.tolist()) for s in made.of_rank(rank)] for rank in (0, 1)]
-        [[(0, [0, 2])], [(0, [3, 1, 4])]]
-        >>> theirs = schedule([9, 4, 4, 7, 2], spec, strategy="dp-balanced-megatron")
+        [[(0, [3]), (1, [5, 1])], [(0, [2, 4, 6]), (1, [0])]]
+        >>> theirs = schedule([7, 2, 4, 9, 3, 4, 3], spec, strategy="dp-balanced-megatron")
         >>> round(made.imbalance, 3), round(theirs.imbalance, 3)
-        (1.083, 1.317)
+        (1.005, 1.064)
     """
     if strategy not in SCHEDULERS:
         raise PadlessError(f"no scheduler is called {strategy!r}; there are {', '.join(SCHEDULERS)}")

@@ -1,6 +1,7 @@
 """`dynamic-cp`: long samples over more ranks, short ones on one, so that no rank waits and nothing is too long."""
 
 import heapq
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -38,9 +39,10 @@ class _Layout(NamedTuple):
 def dynamic_cp(samples: Samples, spec: SchedulingSpec) -> Assignment:
     """Give each sample as many ranks as it needs, by its length and by its work, out of all `dp * cp`.
 
-    A sample takes the fewest ranks that hold it and keep its work on one of them below a share of the mean rank's.
-    The widest go first, each to the group of neighbours that is free first; samples of one rank level the ranks out. Shares are tried from 1 down until ranks are within 2 %:
-    narrower groups communicate less. Samples that follow each other in one group are packed together.
+    A sample takes the fewest ranks that hold it and keep its work on one of them below a share of the mean rank's. The
+    widest go first, each to the group of neighbours that is free first; samples of one rank level the ranks out.
+    Shares are tried from 1 down until ranks are within 2 %: narrower groups communicate less. Samples that follow each
+    other in one group are packed together.
 
     `sizes="power-of-two"` keeps groups at multiples of their size (Megatron-Core's process groups; all ranks together
     count as one), so that the members of a group are always free together. `"free"` takes any number of neighbours, so
@@ -69,46 +71,46 @@ def _slots(lengths: np.ndarray, width: np.ndarray | int, spec: SchedulingSpec) -
     return -(-lengths // unit) * unit
 
 
-def _sizes(spec: SchedulingSpec) -> np.ndarray:
+def _sizes(kind: str, ranks: int) -> np.ndarray:
     """Ascending sizes that a group may have."""
-    if spec.sizes == "free":
-        return np.arange(1, spec.ranks + 1)
-    return np.unique([*(1 << n for n in range(spec.ranks.bit_length()) if 1 << n <= spec.ranks), spec.ranks])
+    if kind == "free":
+        return np.arange(1, ranks + 1)
+    return np.unique([*(1 << n for n in range(ranks.bit_length()) if 1 << n <= ranks), ranks])
 
 
 def _best_layout(samples: Samples, spec: SchedulingSpec) -> _Layout:
-    """The first share that makes ranks even, else nearly the soonest end; no rank stays without a sample."""
-    sizes, lengths = _sizes(spec), samples.lengths
-    widest = int(_slots(lengths, spec.ranks, spec).max()) + 2 * spec.unit_of(spec.ranks)  # no width takes more slots
-    alone = spec.works(_slots(lengths, 1, spec), largest=widest)
-    mean = int(alone.sum()) / spec.ranks
+    """The first way that makes ranks even, else nearly the soonest end; no rank stays without a sample."""
+    kinds = ["power-of-two"] if spec.sizes == "power-of-two" else ["free", "power-of-two"]
     layouts = []
-    for share in SHARES:
-        wanted = np.ceil(alone / (share * mean)) if share else np.full(len(lengths), spec.ranks)
-        wanted = np.maximum(wanted.astype(np.int64), -(-lengths // spec.max_seqlen_per_rank))
-        index = np.minimum(np.searchsorted(sizes, wanted), len(sizes) - 1)
-        while (over := _slots(lengths, sizes[index], spec) > sizes[index] * spec.max_seqlen_per_rank).any():
-            index = index + over  # a wider group may take more padding; all ranks together have been checked
-        works = spec.works(_slots(lengths, sizes[index], spec), largest=widest)
-        layouts.append(_place(sizes[index], works, spec))
+    for share, kind in itertools.product(SHARES, kinds):
+        layouts.append(_layout(samples, share, kind, spec))
         done = layouts[-1].done
-        if done.min() and done.max() * spec.ranks <= EVEN * (layouts[-1].times * sizes[index]).sum():
+        if done.min() and done.max() * spec.ranks <= EVEN * (layouts[-1].times * layouts[-1].width).sum():
             return layouts[-1]
     busy = [layout for layout in layouts if layout.done.min()] or layouts
     soonest = min(int(layout.done.max()) for layout in busy)
     return next(layout for layout in busy if layout.done.max() <= EVEN * soonest)
 
 
-def _place(width: np.ndarray, works: np.ndarray, spec: SchedulingSpec) -> _Layout:
-    """Widest first; in one width the longest first."""
-    count = len(width)
-    layout = _Layout(
-        width, np.zeros(count, np.int64), np.zeros(count, np.int64), works // width, np.zeros(spec.ranks, np.int64)
-    )
+def _layout(samples: Samples, share: float, kind: str, spec: SchedulingSpec) -> _Layout:
+    """Widths, then places: widest first, and in one width the longest first."""
+    lengths, sizes = samples.lengths, _sizes(kind, spec.ranks)
+    widest = int(_slots(lengths, spec.ranks, spec).max()) + 2 * spec.unit_of(spec.ranks)  # no width takes more slots
+    alone = spec.works(_slots(lengths, 1, spec), largest=widest)
+    mean = int(alone.sum()) / spec.ranks
+    wanted = np.ceil(alone / (share * mean)).astype(np.int64) if share else np.full(len(lengths), spec.ranks)
+    wanted = np.maximum(wanted, -(-lengths // spec.max_seqlen_per_rank))
+    index = np.minimum(np.searchsorted(sizes, wanted), len(sizes) - 1)
+    while (over := _slots(lengths, sizes[index], spec) > sizes[index] * spec.max_seqlen_per_rank).any():
+        index = index + over  # a wider group may take more padding; all ranks together have been checked
+    width = sizes[index]
+    times = spec.works(_slots(lengths, width, spec), largest=widest) // width
+    nothing = np.zeros(len(width), np.int64)
+    layout = _Layout(width, nothing, nothing.copy(), times, np.zeros(spec.ranks, np.int64))
     for w in np.unique(width)[::-1].tolist():
         mine = np.flatnonzero(width == w)
-        mine = mine[np.argsort(-layout.times[mine], kind="stable")]
-        if spec.sizes == "power-of-two":
+        mine = mine[np.argsort(-times[mine], kind="stable")]
+        if kind == "power-of-two":
             _aligned(layout, w, mine)
         elif w > 1:
             _anywhere(layout, w, mine)
@@ -158,8 +160,8 @@ def _level(layout: _Layout, mine: np.ndarray) -> None:
         load, rank = heap[0]
         own[rank].append(i)
         heapq.heapreplace(heap, (load + time, rank))
-    for rank, left in enumerate(own):
-        at = 0
+    for rank, samples in enumerate(own):
+        left, at = samples, 0
         for i in wide[(layout.first[wide] <= rank) & (rank < layout.first[wide] + layout.width[wide])].tolist():
             left, at = _fill(layout, rank, left, at, int(layout.start[i]))
             at = int(layout.start[i] + layout.times[i])
