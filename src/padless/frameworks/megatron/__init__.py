@@ -13,11 +13,12 @@ from padless.frameworks.megatron.dialect import megatron_batch
 from padless.frameworks.megatron.items import Items, sft_item, varlen_item
 from padless.frameworks.megatron.limits import check_megatron, megatron_problems
 from padless.frameworks.megatron.prepacked import prepacked
-from padless.frameworks.megatron.scheduled import ScheduledBatches, scheduled
+from padless.frameworks.megatron.scheduled import MicroBatch, ScheduledBatches, scheduled
 
 __all__ = [
     "Items",
     "MegatronDataset",
+    "MicroBatch",
     "ScheduledBatches",
     "check_megatron",
     "megatron_batch",

@@ -1,5 +1,6 @@
 """Rows in which every sample ends with EOD, and EOD is a target or not by its place, never by its id."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,12 @@ class MegatronDataset(PackedDataset):
         super().__init__(store, plan, **options)
         self.eod_id = _eod_id(self.store, eod_id)
         self.eod_loss = eod_loss
+
+    def aligned(self, align: int) -> "MegatronDataset":
+        """The same rows with segments at multiples of another number of slots."""
+        other = copy.copy(self)
+        other._options = self._options | {"align": align}
+        return other
 
     def _gather(self, sample_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         tokens, targets = super()._gather(sample_ids, starts, lengths)

@@ -4,6 +4,7 @@ Megatron says some of it by an assert in the first forward pass, and most of it 
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from padless.masks.packed_seq_params import (
     parse_version,
 )
 from padless.rows import Batch
+from padless.training.context_parallel import ContextParallel
 
 EXACT_FLOAT32 = 1 << 24
 
@@ -130,16 +132,17 @@ def _padding(config: Any, batch: Batch, version: str | None) -> Iterator[str]:
 
 
 def _alignment(config: Any, batch: Batch) -> Iterator[str]:
-    cp, tp = _size(config, "context_parallel_size"), _size(config, "tensor_model_parallel_size")
-    if cp > 1 and batch.align % (2 * cp):
+    tp = _size(config, "tensor_model_parallel_size") if getattr(config, "sequence_parallel", False) else 1
+    parallel = ContextParallel(ranks=_size(config, "context_parallel_size"), sequence_parallel=tp)
+    if batch.align % parallel.align:
         yield (
-            f"context parallel over {cp} ranks cuts each segment into {2 * cp} chunks and segments are aligned to "
-            f"{batch.align}; collate with align={2 * cp}"
+            f"context parallel over {parallel.ranks} ranks cuts each segment into {parallel.align} chunks and segments "
+            f"are aligned to {batch.align}; collate with align={math.lcm(batch.align, parallel.align)}"
         )
-    if getattr(config, "sequence_parallel", False) and batch.num_slots % (cp * tp):
+    if batch.num_slots % parallel.pad_to_multiple:
         yield (
-            f"sequence parallel cuts the {batch.num_slots:,} slots over {cp} x {tp} ranks, which does not divide; "
-            f"collate with pad_to_multiple={cp * tp}"
+            f"the {batch.num_slots:,} slots do not divide over {parallel.ranks} context-parallel x {tp} "
+            f"sequence-parallel ranks; collate with pad_to_multiple={parallel.pad_to_multiple}"
         )
     if _size(config, "pipeline_model_parallel_size") > 1 and batch.num_slots >= EXACT_FLOAT32:
         yield (

@@ -1,20 +1,19 @@
-"""One sample each, packed over data-parallel ranks per global batch: the role of Megatron's VarlenDataset."""
+"""One sample each, packed over DP x CP ranks per global batch: the role of Megatron's VarlenDataset."""
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from padless.corpus import TokenStore
-from padless.errors import PadlessError, ViolationError
+from padless.errors import PadlessError
 from padless.frameworks.megatron.dataset import MegatronDataset
 from padless.planning import PlanSpec, plan_with
 from padless.rows import Batch
 from padless.training import RowSampler
-
-Scheduler = Callable[[np.ndarray], Sequence[Sequence[Any]]]
-"""From the slots of each sample, int64[N], to `[micro-batch][rank]` -> the samples' numbers among the N."""
+from padless.training.scheduling import Samples, SchedulingSpec, schedule
 
 
 def scheduled(
@@ -54,92 +53,135 @@ def scheduled(
     return MegatronDataset(opened, plan_with(opened.lengths, spec), eod_id=eod_id, eod_loss=eod_loss, **options)
 
 
-class ScheduledBatches:
-    """The micro-batches of one data-parallel rank, global batch by global batch.
+class MicroBatch(NamedTuple):
+    """What one rank runs at once.
 
-    Every rank asks the same sampler and the same scheduler, so all know the whole schedule without a collective. What a
-    scheduler gives is checked: each sample once, the same number of micro-batches on every rank, none of them empty.
+    Attributes:
+        number: Of the micro-batch in its global batch. Ranks run theirs in ascending order.
+        batch: The samples, packed, before they are cut over the group; or what `collate` made of them.
+        group: The ranks of DP x CP that share them by context parallelism; `range(r, r + 1)` is a rank alone.
+    """
+
+    number: int
+    batch: Any
+    group: range
+
+
+class ScheduledBatches:
+    """The micro-batches of one rank, global batch by global batch.
+
+    Every rank asks the same sampler and the same scheduler, so each knows the whole schedule without a collective.
+    Every sample of an epoch is in one micro-batch of one group: in the last global batch nothing waits.
 
     Args:
         sampler: Over a `scheduled` data set, with `ranks=1, rank=0` on every rank: a step is a global batch. It keeps
-            the order, and resumes.
-        scheduler: From the slots of each sample, int64[N], to `[micro-batch][rank]` -> numbers among the N.
-        rank: Which data-parallel rank this is.
-        collate: From the samples' rows to what a step takes; the `Batch` itself unless given.
+            the order.
+        spec: The cluster and its limits; `align` and `2 * cp` decide the slots that a sample takes.
+        rank: Which of the `dp * cp` ranks this is; its data-parallel rank is `rank // cp`.
+        strategy: A name of `padless.training.scheduling.SCHEDULERS`.
+        collate: From a micro-batch's `Batch` and group to what a step takes; the `Batch` itself unless given.
+
+    Raises:
+        PadlessError: When rows are packed already, or the sampler deals them to ranks itself.
 
     Example:
         >>> import tempfile
         >>> from padless.frameworks.megatron import with_eod
+        >>> from padless.training import Cost
         >>> samples = with_eod([[5, 6, 7], [8], [9, 9], [1]], 2)
         >>> store = TokenStore.write(tempfile.mkdtemp(), samples, vocab_size=10, eod_id=2)
         >>> sampler = RowSampler(scheduled(store, 8, eod_id=2), rows=4, drop_last=True, ranks=1, rank=0)
-        >>> def halves(slots):
-        ...     order = np.argsort(-slots)
-        ...     return [[order[[0, 3]], order[[1, 2]]]]
-        >>> [step] = ScheduledBatches(sampler, halves, rank=0)
-        >>> [batch.num_tokens for batch in step]
-        [6]
+        >>> spec = SchedulingSpec(dp=2, max_seqlen_per_rank=8, cost=Cost(linear=1))
+        >>> [step] = ScheduledBatches(sampler, spec, rank=0)
+        >>> [(part.number, part.batch.num_segments, part.group) for part in step]
+        [(0, 2, range(0, 1))]
     """
 
     def __init__(
         self,
         sampler: RowSampler,
-        scheduler: Scheduler,
+        spec: SchedulingSpec,
         rank: int,
         *,
-        collate: Callable[[Batch], Any] = lambda batch: batch,
+        strategy: str = "dp-balanced",
+        collate: Callable[[Batch, range], Any] = lambda batch, group: batch,
     ) -> None:
-        if sampler.ranks != 1:
+        dataset = sampler.dataset
+        if not isinstance(dataset, MegatronDataset) or dataset.plan.num_segments != dataset.plan.num_rows:
             raise PadlessError(
-                f"the sampler deals rows to {sampler.ranks} ranks, and so does the scheduler; give ranks=1, rank=0 and "
-                "the samples of a whole global batch as rows"
+                "a scheduler packs samples, and the rows of this data set are packed or are no samples with EOD; give "
+                "a sampler over `scheduled(store, ...)`"
             )
-        plan = sampler.dataset.plan
-        if plan.num_segments != plan.num_rows:
+        if sampler.ranks != 1 or sampler.spec.replan:
             raise PadlessError(
-                f"rows hold {plan.num_segments / plan.num_rows:.1f} samples each: they are packed already; a scheduler "
-                "takes `scheduled(store, ...)`, one sample in a row"
+                f"the sampler has ranks={sampler.ranks}, replan={sampler.spec.replan}, and a scheduler deals samples "
+                "out itself; give ranks=1, rank=0, replan=False, and the samples of a whole global batch as rows"
             )
+        if not 0 <= rank < spec.ranks:
+            raise PadlessError(f"rank={rank} of {spec.ranks} ranks: expected 0 <= rank < {spec.ranks}")
         self.sampler = sampler
-        self.scheduler = scheduler
+        self.spec = spec
         self.rank = rank
+        self.strategy = strategy
         self.collate = collate
+        self._dataset = dataset
+        self._rows: dict[int, int] = {}  # of the samples that are on their way, by their running number
+        self._waiting = Samples.none()
+        self._count = 0
 
     def __len__(self) -> int:
         """Global batches in an epoch."""
         return len(self.sampler)
 
-    def __iter__(self) -> Iterator[list[Any]]:
-        dataset = self.sampler.dataset
-        align = dataset.plan.spec.align
+    def __iter__(self) -> Iterator[list[MicroBatch]]:
         for rows in self.sampler:
-            lengths = np.array([_length(dataset, row) for row in rows], np.int64)
-            parts = self.scheduler(-(-lengths // align) * align)
-            _check(parts, lengths, self.rank)
-            mine = [np.asarray(part[self.rank]).tolist() for part in parts]
-            yield [self.collate(dataset.__getitems__([rows[i] for i in ids])) for ids in mine]
+            done = self.sampler.state_dict()["step"] or len(self)
+            if done == 1:
+                self._rows, self._waiting = {}, Samples.none()
+            yield self._deal(rows, last=done == len(self))
 
+    def _deal(self, rows: Any, *, last: bool) -> list[MicroBatch]:
+        ids = np.arange(self._count, self._count + len(rows))
+        self._rows |= dict(zip(ids.tolist(), rows, strict=True))
+        self._count += len(rows)
+        spec = dataclasses.replace(self.spec, max_delay=0) if last else self.spec
+        lengths = self._dataset.plan.lengths[rows]
+        made = schedule(lengths, spec, strategy=self.strategy, ids=ids, waiting=self._waiting)
+        mine = [self._micro_batch(*share) for share in made.of_rank(self.rank)]
+        self._waiting = made.waiting
+        self._rows = {number: self._rows[number] for number in made.waiting.ids.tolist()}
+        return mine
 
-def _length(dataset: Any, row: Any) -> int:
-    return int(dataset.plan.lengths[row]) if isinstance(row, int) else int(row.lengths[0])
+    def _micro_batch(self, number: int, ids: np.ndarray, group: range) -> MicroBatch:
+        dataset = self._dataset.aligned(self.spec.unit_of(len(group)))
+        batch = dataset.__getitems__([self._rows[number] for number in ids.tolist()])
+        return MicroBatch(number, self.collate(batch, group), group)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where we stand, the samples that wait included; the same on every rank."""
+        waiting = self._waiting
+        return {
+            "sampler": self.sampler.state_dict(),
+            "waiting": [
+                {"row": self._rows[number], "length": length, "age": age}
+                for number, length, age in zip(
+                    waiting.ids.tolist(), waiting.lengths.tolist(), waiting.ages.tolist(), strict=True
+                )
+            ],
+        }
 
-def _check(parts: Sequence[Sequence[Any]], lengths: np.ndarray, rank: int) -> None:
-    ranks = {len(part) for part in parts}
-    if len(ranks) != 1:
-        raise ViolationError(f"the scheduler gave micro-batches for {sorted(ranks)} ranks: expected one number for all")
-    if not 0 <= rank < min(ranks):
-        raise PadlessError(f"rank={rank} and the scheduler gave work for {min(ranks)} ranks")
-    empty = [(m, r) for m, part in enumerate(parts) for r, ids in enumerate(part) if len(ids) == 0]
-    if empty:
-        raise ViolationError(
-            f"the scheduler left rank {empty[0][1]} without a sample in micro-batch {empty[0][0]} ({len(lengths)} "
-            f"samples for {min(ranks)} ranks): it would wait in the others' collectives for ever; give larger global "
-            "batches"
-        )
-    placed = np.sort(np.concatenate([np.asarray(ids, np.int64) for part in parts for ids in part]))
-    if not np.array_equal(placed, np.arange(len(lengths))):
-        raise ViolationError(
-            f"the scheduler placed {len(placed)} of {len(lengths)} samples, some of them twice or not at all; each "
-            "must be in one micro-batch of one rank"
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state was saved; another number of ranks is fine.
+
+        Raises:
+            PadlessError: As `RowSampler.load_state_dict`.
+        """
+        self.sampler.load_state_dict(state["sampler"])
+        waiting = state["waiting"]
+        self._count = len(waiting)
+        self._rows = {number: entry["row"] for number, entry in enumerate(waiting)}
+        self._waiting = Samples(
+            ids=np.arange(len(waiting)),
+            lengths=np.array([entry["length"] for entry in waiting], np.int64),
+            ages=np.array([entry["age"] for entry in waiting], np.int64),
         )
