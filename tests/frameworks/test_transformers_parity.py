@@ -34,6 +34,7 @@ INEXACT = {
     "nemotron_h": (1e-7, NORM),
     "qwen3_next": (1e-7, NORM),
     "qwen3_5_text": (1e-7, NORM),
+    "qwen3_5": (1e-7, NORM),
     "recurrent_gemma": (1e-7, NORM),
 }
 REFUSED = {

@@ -38,7 +38,7 @@ def prepare(
     """
     config = text_config(model)
     vocabulary = vocab_size or _vocabulary(model, config)
-    special = special_tokens(config)
+    special = special_tokens(getattr(model, "config", None)) | special_tokens(config)
     frozen = frozenset(token for name, token in special.items() if name not in _PLAIN)
     end = eod if eod is not None else special.get("eos_token_id")
     if end is not None and not 0 <= end < vocabulary:

@@ -291,6 +291,15 @@ ARCHITECTURES: dict[str, Architecture] = {
         },
         head_dim=16,
     ),
+    "qwen3_5": _qwen_vl(
+        {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "out_hidden_size": 64,
+            "num_position_embeddings": 16,
+        },
+        **_GATED_DELTA,
+    ),
     "deberta-v2": Architecture(auto="AutoModelForMaskedLM", config=_ENCODER),
     "fnet": Architecture(auto="AutoModelForMaskedLM", config={"hidden_dropout_prob": 0.0}),
     "deepseek_v4": Architecture(

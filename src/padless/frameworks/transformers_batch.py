@@ -7,6 +7,7 @@ Traps on that side (transformers 5.24):
 - Flash attention reads boundaries from `cu_seq_lens_*`; the mask path reads them from `position_ids` wherever the
   step is not 1; short convolutions read them from `seq_idx`. All three say the same thing here, padding included.
 - Qwen-VL isolates only with four axes of positions, the text position first; with three it does not.
+- A vision tower computes its segments from the grids, waiting for the device; where they are given, it does not.
 """
 
 from typing import Any
@@ -19,6 +20,7 @@ from padless.rows import Batch
 from padless.rows.tensors import to_torch
 
 MROPE_AXES = 3
+OWN = ("image_segment_ids", "video_segment_ids")  # in `Batch.media` for padless; no model has a name for them
 
 
 def transformers_batch(batch: Batch) -> dict[str, Any]:
@@ -30,7 +32,8 @@ def transformers_batch(batch: Batch) -> dict[str, Any]:
     Returns:
         `input_ids, labels int64[1, T]` (labels unshifted), `position_ids [1, T]` or `[A, 1, T]`, `cu_seq_lens_q` and
         `cu_seq_lens_k int32[P + 1]` (one tensor; they cover all T slots, padding as short segments),
-        `max_length_q, max_length_k int`, and `seq_idx int32[1, T]` from 0.
+        `max_length_q, max_length_k int`, and `seq_idx int32[1, T]` from 0. Of a batch with images or videos also
+        `pixel_values`, `image_grid_thw`, `image_cu_seqlens`, and so on, as `collate_media` names them.
 
     Raises:
         MissingExtraError: Without torch.
@@ -59,6 +62,7 @@ def transformers_batch(batch: Batch) -> dict[str, Any]:
         "max_length_q": longest,
         "max_length_k": longest,
         "seq_idx": to_torch(seq_idx, boundaries.device)[None],
+        **{name: to_torch(value) for name, value in (batch.media or {}).items() if name not in OWN},
     }
 
 

@@ -23,7 +23,8 @@ def collate_media(samples: Sequence[Any], layout: MediaLayout, **options: Any) -
         samples: A list of samples, or of rows of samples, as for `collate`. A sample is a mapping that may also hold
             `image_grid_thw int[N, 3]` and `video_grid_thw int[V, 3]` (patches of each medium, in the order of their
             tokens), `pixel_values [patches, D]` and `pixel_values_videos [patches, D]` (arrays or tensors), and
-            `second_per_grid_ts float[V]`. These are the names that Transformers' processors give.
+            `second_per_grid_ts float[V]`. These are the names that Transformers' processors give. Without labels or
+            a mask, every token but the first and but placeholders is a target.
         layout: The model's.
         **options: As for `collate`.
 
@@ -73,7 +74,18 @@ def _placed(sample: Any, layout: MediaLayout, where: str) -> dict[str, Any]:
     for kind in KINDS:
         _check_pixels(sample, kind, where)
     positions = mrope_positions(len(ids), extents, layout, second_per_grid_ts=host(sample.get("second_per_grid_ts")))
-    return {**sample, "position_ids": positions}
+    said = any(sample.get(name) is not None for name in ("labels", "targets", "loss_mask"))
+    own = {} if said else {"targets": _text_targets(ids, layout, sample.get("start") or 0)}
+    return {**sample, **own, "position_ids": positions}
+
+
+def _text_targets(ids: np.ndarray, layout: MediaLayout, start: int) -> np.ndarray:
+    """Every token but the first of the sample, and but placeholders: which medium follows is no token to predict."""
+    targets = ids != layout.image_token
+    if layout.video_token is not None:
+        targets &= ids != layout.video_token
+    targets[:1] &= start > 0
+    return targets
 
 
 def _check_pixels(sample: Mapping[str, Any], kind: Kind, where: str) -> None:

@@ -17,6 +17,7 @@ from padless.frameworks.transformers.boundaries import KEYS, Boundaries, Call, c
 from padless.frameworks.transformers.masks import MaskRequest
 
 WAYS = ("segmentwise", "fused")
+TOWERS = ("image_", "video_", "audio_")  # what a call computed beforehand for its towers comes past every layer
 
 
 def isolate(layer: torch.nn.Module, way: str = "segmentwise") -> None:
@@ -98,7 +99,8 @@ def run_segmentwise(
     Raises:
         PadlessError: When an argument cannot be divided among segments: a filled cache, a tensor of unknown meaning.
     """
-    bound = inspect.signature(forward).bind(*args, **{key: value for key, value in kwargs.items() if key not in KEYS})
+    own = {key: value for key, value in kwargs.items() if key not in KEYS and not key.startswith(TOWERS)}
+    bound = inspect.signature(forward).bind(*args, **own)
     hidden = next(iter(bound.arguments.values()))
     split = _Split(boundaries, hidden, name)
     extra = next((p.name for p in bound.signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
