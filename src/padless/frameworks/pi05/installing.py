@@ -54,7 +54,7 @@ class Installed:
             self._undo.append(functools.partial(owner.__dict__.__setitem__, name, owner.__dict__[name]))
         else:
             self._undo.append(functools.partial(owner.__dict__.pop, name, None))
-        owner.__dict__[name] = function
+        owner.__dict__[name] = _Over(function, name)
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute, to be set back by `remove`."""
@@ -70,6 +70,26 @@ class Installed:
         less = 1 - self.tokens / max(self.slots, 1)
         tokens = f"prefix tokens {self.tokens:,} of {self.slots:,} (-{less:.1%})"
         return f"views {self.views:,} of {self.view_slots:,}, {tokens}"
+
+
+class _Over:
+    """A function put over a method. It belongs to one model: a copy of the model would still run the first one's."""
+
+    def __init__(self, function: Callable[..., Any], name: str):
+        functools.update_wrapper(self, function)
+        self._function, self._name = function, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __deepcopy__(self, _memo: Any) -> Any:
+        raise PadlessError(
+            f"this model's {self._name} was put over by padless, and a copy would run the layers of the original: "
+            "copy the model first, then make both padding-free (or remove(), copy, install again)"
+        )
+
+    def __reduce__(self) -> Any:
+        return self.__deepcopy__(None)
 
 
 def trim(model: Any, *, buckets: Sequence[int] | None = None) -> Installed:
