@@ -139,8 +139,9 @@ class Assignment:
 
     @property
     def num_microbatches(self) -> int:
-        """Micro-batches of the rank that runs most."""
-        return int(self.microbatch.max(initial=-1)) + 1
+        """Micro-batches of the rank that runs most, up to the multiple that the spec wants."""
+        multiple = self.spec.microbatch_multiple
+        return -(-(int(self.microbatch.max(initial=-1)) + 1) // multiple) * multiple
 
     @property
     def num_bins(self) -> int:
@@ -226,7 +227,7 @@ def check_assignment(made: Assignment, wanted: Samples) -> None:
 
     Raises:
         ViolationError: A sample is lost or comes twice, a micro-batch is too large, two groups of one micro-batch
-            share a rank, a number of micro-batches is no multiple, or somebody has waited too long.
+            share a rank, a rank has nothing to do where ranks run in step, or somebody has waited too long.
     """
     spec, waiting = made.spec, made.waiting
     given = made.samples.plus(waiting)
@@ -248,8 +249,9 @@ def check_assignment(made: Assignment, wanted: Samples) -> None:
         ends = first + width
         if first[0] < 0 or ends[-1] > spec.ranks or (ends[:-1] > first[1:]).any():
             raise ViolationError(f"groups of micro-batch {number} share a rank, or name one that is not there")
-    if made.num_microbatches % spec.microbatch_multiple:
-        raise ViolationError(f"{made.num_microbatches} micro-batches, no multiple of {spec.microbatch_multiple}")
+    in_step = spec.pp > 1 or spec.microbatch_multiple > 1
+    if spec.empty == "error" and in_step and made.num_empty:
+        raise ViolationError(f"{made.num_empty} places in {made.num_microbatches} micro-batches run in step are empty")
     if spec.empty == "error" and len(made.samples) and made.over_ranks(np.ones(made.num_bins)).min() < 1:
         raise ViolationError("a rank without any sample")
     if waiting.ages.max(initial=0) > spec.max_delay:

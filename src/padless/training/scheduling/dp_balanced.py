@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from padless.errors import PadlessError
 from padless.training.scheduling.assignment import Assignment, Bin, Samples
 from padless.training.scheduling.fill import into_bins, least_work_first, refine
 from padless.training.scheduling.limits import fewest_microbatches, refuse_oversize, refuse_too_few
@@ -31,9 +30,7 @@ def dp_balanced(samples: Samples, spec: SchedulingSpec) -> Assignment:
         found = [_rank(np.flatnonzero(shared == rank), works, slots, count, spec) for rank in range(spec.dp)]
         if all(bins is not None for bins in found):
             break
-        count += spec.microbatch_multiple
-        if count > len(samples) + spec.microbatch_multiple:
-            raise PadlessError("no number of micro-batches holds these samples")  # each alone fits, so never
+        count += spec.microbatch_multiple  # ends at the latest when every sample has its own
     return Assignment.of(
         spec,
         samples,
@@ -46,9 +43,16 @@ def dp_balanced(samples: Samples, spec: SchedulingSpec) -> Assignment:
     )
 
 
-def _rank(mine: np.ndarray, works: np.ndarray, slots: np.ndarray, count: int, spec: SchedulingSpec):
-    bins = into_bins(works[mine], slots[mine], count, room=spec.capacity, most=spec.most)
-    return None if bins is None else [mine[members].tolist() for members in bins]
+def _rank(
+    mine: np.ndarray, works: np.ndarray, slots: np.ndarray, count: int, spec: SchedulingSpec
+) -> list[list[int]] | None:
+    """One rank's samples in `count` micro-batches, by work, or by slots where work leaves no room."""
+    for weights in (works[mine], slots[mine]):
+        bins = into_bins(weights, slots[mine], count, room=spec.capacity, most=spec.most)
+        if bins is not None:
+            bins.sort(key=lambda members: -int(works[mine][members].sum()))
+            return [mine[members].tolist() for members in bins]
+    return None
 
 
 def _everyone_has(owner: np.ndarray, works: np.ndarray, ranks: int, count: int) -> np.ndarray:
