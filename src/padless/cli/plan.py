@@ -11,7 +11,8 @@ import click
 from padless.cli._plan_tables import show_comparison, show_plan
 
 EPILOG = """\b
-LENGTHS: .npy, .npz (a saved histogram), .json, a column of .csv or .parquet, or a store's folder.
+LENGTHS: .npy, .npz (a saved histogram), .json, .idx (Megatron), a column of .csv or .parquet, or a
+store's folder.
 A store gets the new plan beside its tokens; nothing is tokenized again."""
 
 # What --compare leaves out: `lpfhp` is best-fit-decreasing under another name, `auto` is one of the others.

@@ -187,7 +187,7 @@ def _job(request: PackRequest, sources: Sequence[Source], encoder: Encoder) -> J
 
 def _stamps(sources: Sequence[Source]) -> dict[Path, tuple[int, int]]:
     """Size and time of change of every file that is read."""
-    paths = [source.path / name for source in sources for name in source.files or ("",)]
+    paths = [path for source in sources for path in source.paths]
     return {path: (found.st_size, found.st_mtime_ns) for path in paths for found in [path.stat()]}
 
 

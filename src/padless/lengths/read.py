@@ -1,4 +1,4 @@
-"""Lengths from a file: `.npy`, a histogram's `.npz`, JSON, a column of CSV or Parquet."""
+"""Lengths from a file: `.npy`, a histogram's `.npz`, JSON, a column of CSV or Parquet, Megatron's `.idx`."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,9 @@ import numpy as np
 from padless.errors import PadlessError
 from padless.lengths.checks import as_lengths
 from padless.lengths.histogram import LengthHistogram
+from padless.lengths.indexed import read_index
 
-KINDS = ".npy, .npz (a saved histogram), .json, .csv, .parquet"
+KINDS = ".npy, .npz (a saved histogram), .json, .csv, .parquet, .idx (Megatron)"
 
 
 def read_lengths(path: str | Path, column: str | None = None) -> np.ndarray | LengthHistogram:
@@ -28,7 +29,7 @@ def read_lengths(path: str | Path, column: str | None = None) -> np.ndarray | Le
     path = Path(path)
     if not path.is_file():
         raise PadlessError(f"{path} is not a file; lengths come from {KINDS}, or a store's folder")
-    readers = {".npy": _npy, ".npz": _npz, ".json": _json, ".csv": _table, ".parquet": _table}
+    readers = {".npy": _npy, ".npz": _npz, ".json": _json, ".csv": _table, ".parquet": _table, ".idx": _idx}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise PadlessError(f"{path} is of no kind that lengths come from: {KINDS}, or a store's folder")
@@ -45,6 +46,10 @@ def _npy(path: Path, _column: str | None) -> np.ndarray:
         raise
     except (ValueError, EOFError, OSError) as error:
         raise PadlessError(f"not an array that can be read without pickle ({error})") from error
+
+
+def _idx(path: Path, _column: str | None) -> np.ndarray:
+    return as_lengths(read_index(path).lengths)
 
 
 def _npz(path: Path, _column: str | None) -> LengthHistogram:

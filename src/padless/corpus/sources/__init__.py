@@ -1,11 +1,12 @@
 """Sources: files of records, read as a stream in bounded memory.
 
-`find.py` turns what the user typed into sources; `lines.py`, `tables.py` and `documents.py` each read one kind.
+`find.py` turns what the user typed into sources; `lines.py`, `tables.py`, `documents.py` and `indexed.py` each
+read one kind.
 """
 
 from collections.abc import Iterator, Sequence
 
-from padless.corpus.sources import documents, lines, tables
+from padless.corpus.sources import documents, indexed, lines, tables
 from padless.corpus.sources.find import find_sources
 from padless.corpus.sources.source import BadRecord, Format, Identity, RawBatch, Record, Source
 from padless.errors import PadlessError
@@ -39,6 +40,8 @@ def read_raw(source: Source, start_record: int = 0, *, columns: Sequence[str] | 
         batches = lines.read(source, start_record)
     elif source.format == "text":
         batches = documents.read(source, start_record)
+    elif source.format == "indexed":
+        batches = indexed.read(source, start_record)
     else:
         batches = tables.read(source, start_record, None if columns is None else tuple(columns))
     empty = start_record == 0

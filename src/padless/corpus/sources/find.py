@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from padless.corpus.sources.indexed import is_mask
 from padless.corpus.sources.source import Format, Source
 from padless.errors import PadlessError
 
@@ -20,6 +21,7 @@ _FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
+    ".idx": "indexed",
     ".txt": "text",
     ".text": "text",
     ".md": "text",
@@ -27,12 +29,12 @@ _FORMATS: dict[str, Format] = {
 }
 _PACKED = (".gz", ".zst")
 _ABOUT_DATA = ("readme", "license", "licence", "notice", "copying")  # text files whose names begin so
-_ABOUT_SETS = ("dataset_info.json", "dataset_infos.json", "state.json", "sources.json")
+_ABOUT_SETS = ("dataset_info.json", "dataset_infos.json", "state.json", "sources.json", "export.json")
 _STORE_FILES = ("manifest.json", "job.json")
 _ACCEPTED = (
-    "accepted are .jsonl .ndjson .json (each also .gz or .zst), .parquet, .arrow, .feather, text files "
-    "(.txt .text .md .rst), folders of one of these, folders written by save_to_disk, and - for JSON lines from "
-    "standard input"
+    "accepted are .jsonl .ndjson .json (each also .gz or .zst), .parquet, .arrow, .feather, .idx (Megatron, with its "
+    ".bin), text files (.txt .text .md .rst), folders of one of these, folders written by save_to_disk, and - for JSON "
+    "lines from standard input"
 )
 
 
@@ -83,7 +85,11 @@ def find_sources(
 def _files(typed: str, paths: list[Path], format: Format | None) -> list[Source]:  # noqa: A002
     """Files that were named or globbed; text files among them become one source."""
     by_format: dict[Format, list[Path]] = {}
+    if len(paths) == 1 and is_mask(paths[0]):
+        raise PadlessError(f"{typed} is the mask of another pair, not tokens; name the pair, and its mask is read too")
     for path in paths:
+        if is_mask(path):
+            continue
         _check_readable(path)
         kind = format or _format_of(path)
         if kind is None:
@@ -113,6 +119,8 @@ def _folder(
     paths = _files_below(folder)
     by_format: dict[Format, list[Path]] = {}
     for path in paths:
+        if is_mask(path) or (path.suffix == ".bin" and path.with_suffix(".idx").exists()):
+            continue
         kind = format or _data_format_of(path)
         if kind is not None:
             by_format.setdefault(kind, []).append(path)
@@ -169,7 +177,7 @@ def _format_of(path: Path) -> Format | None:
     name = path.name.lower()
     packed = next((end for end in _PACKED if name.endswith(end)), "")
     kind = _FORMATS.get(Path(name.removesuffix(packed)).suffix)
-    return None if packed and kind in ("parquet", "arrow") else kind
+    return None if packed and kind in ("parquet", "arrow", "indexed") else kind
 
 
 def _data_format_of(path: Path) -> Format | None:
@@ -198,8 +206,7 @@ def _check_readable(path: Path) -> None:
 def _check_twice(sources: list[Source]) -> None:
     seen: set[str] = set()
     for source in sources:
-        files = [source.path / name for name in source.files] or [source.path]
-        for path in map(os.path.realpath, files):
+        for path in map(os.path.realpath, source.paths):
             if path in seen:
                 raise PadlessError(f"{path} is named twice among the inputs; each record would be trained on twice")
             seen.add(path)

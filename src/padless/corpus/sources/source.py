@@ -15,7 +15,7 @@ BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 4096
 MAX_RECORD_BYTES = 256 << 20
 
-Format = Literal["jsonl", "parquet", "arrow", "text"]
+Format = Literal["jsonl", "parquet", "arrow", "text", "indexed"]
 
 _CODECS = {".gz": ("gzip", b"\x1f\x8b"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd")}
 
@@ -71,6 +71,15 @@ class Source:
     format: Format
     files: tuple[str, ...] = ()
 
+    @property
+    def paths(self) -> list[Path]:
+        """Every file that is read, in order."""
+        from padless.corpus.sources.indexed import files_of
+
+        if self.format == "indexed":
+            return files_of(self.path)
+        return [self.path / name for name in self.files] or [self.path]
+
     def where(self, number: int) -> str:
         """Where record `number` lies, in the words of an error message."""
         if self.format == "text":
@@ -78,17 +87,17 @@ class Source:
         return f"{self.name}:{number}" if self.format == "jsonl" else f"{self.name} row {number}"
 
     def fingerprint(self) -> Identity:
-        """Size and sha256 of the content, read as a stream; for text also of the files' names.
+        """Size and sha256 of the content, read as a stream; of several files, also of their names.
 
         Raises:
             PadlessError: When a file cannot be read.
         """
-        if self.format != "text":
+        if self.format not in ("text", "indexed"):
             size, digest = _hash_file(self.path)
             return Identity(self.name, size, digest)
         total, whole = 0, hashlib.sha256()
-        for name in self.files:
-            size, digest = _hash_file(self.path / name)
+        for name, path in zip(self.files or [path.name for path in self.paths], self.paths, strict=True):
+            size, digest = _hash_file(path)
             total += size
             whole.update(f"{name}\0{size}\0{digest}\n".encode())
         return Identity(self.name, total, whole.hexdigest())

@@ -8,19 +8,16 @@ on the next token moves it left by one inside each sequence.
 its own out of them: the rows of the plan are then lost, the boundaries of samples are not.
 """
 
-import struct
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from padless.frameworks.refusals import refuse_padding, refuse_ranks
+from padless.lengths.indexed import DTYPE_CODES, HEADER, MAGIC, VERSION
 from padless.planning import Plan
 from padless.rows import Batch
 
-MAGIC = b"MMIDIDX\x00\x00"
-VERSION = 1
-DTYPE_CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
 TOKENS, MASK = "rows", "rows_loss_mask"
 
 
@@ -46,8 +43,7 @@ def write_index(path: Path, dtype: np.dtype, lengths: np.ndarray, documents: np.
     ends = np.cumsum(lengths, dtype=np.int64)
     pointers = (ends - lengths) * dtype.itemsize
     with path.open("wb") as file:
-        file.write(MAGIC)
-        file.write(struct.pack("<QBQQ", VERSION, DTYPE_CODES[dtype.name], len(lengths), len(documents)))
+        file.write(HEADER.pack(MAGIC, VERSION, DTYPE_CODES[dtype.name], len(lengths), len(documents)))
         file.write(np.asarray(lengths, "<i4").tobytes())
         file.write(np.asarray(pointers, "<i8").tobytes())
         file.write(np.asarray(documents, "<i8").tobytes())
