@@ -1,4 +1,7 @@
-"""Parquet, and Arrow IPC in both of its forms (file and stream): each row is one record."""
+"""Parquet, and Arrow IPC in both of its forms (file and stream): each row is one record.
+
+Tables of packed rows are cut back into samples first, and records are numbered by them; see `packed_rows.py`.
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -8,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from padless.corpus.sources.packed_rows import LENGTHS, STARTS, is_packed, split_rows
 from padless.corpus.sources.source import (
     BATCH_BYTES,
     BATCH_RECORDS,
@@ -26,9 +30,11 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 def read(source: Source, start: int, columns: tuple[str, ...] | None) -> Iterator[RawBatch]:
     """Batches of rows, from row `start + 1` on, with only `columns` when they are named."""
     open_table = _parquet if source.format == "parquet" else _arrow
-    number = 1
+    wanted = None if columns is None else (*columns, STARTS, LENGTHS)
+    number = row = 1
     with reading(source):
-        for table in open_table(source, columns):
+        for read_table in open_table(source, wanted):
+            table, row = _samples(source, read_table, row), row + read_table.num_rows
             skip = min(max(start + 1 - number, 0), table.num_rows)
             yield from _pieces(source, number + skip, table.slice(skip))
             number += table.num_rows
@@ -41,6 +47,16 @@ def decode(batch: RawBatch) -> list[Record | BadRecord]:
     columns = [_values(table.column(i)) for i in range(table.num_columns)]
     rows = zip(*columns, strict=True) if columns else ()
     return [Record(number, dict(zip(names, row, strict=True))) for number, row in enumerate(rows, batch.first)]
+
+
+def _samples(source: Source, table: pa.RecordBatch, row: int) -> pa.RecordBatch:
+    if not is_packed(table.schema.names):
+        return table
+    table.validate(full=True)
+    try:
+        return split_rows(table, row)
+    except PadlessError as error:
+        raise PadlessError(f"{source.name}: {error}") from error
 
 
 def _values(column: pa.Array) -> list[Any]:
