@@ -14,6 +14,7 @@ from padless import plan
 from padless.errors import PadlessError, ViolationError
 from padless.planning import plan_with
 from padless.training import Cost, PackedDataset, RowSampler, check_coverage, check_resume
+from padless.training.balance import row_costs
 from padless.training.dataset import Row
 from padless.training.schedule import close_epoch, cut_by_tokens
 from padless.training.state import Position
@@ -23,7 +24,11 @@ def rows_of(count: int, *, seed: int = 0, store: str = "store") -> Any:
     """What a sampler needs of a data set, without tokens: `count` rows of 8 slots."""
     lengths = np.random.default_rng(seed).integers(5, 9, count)
     planned = plan(lengths, 8)
-    return SimpleNamespace(plan=planned, fingerprint=store, replan=lambda epoch: planned)
+    return SimpleNamespace(plan=planned, fingerprint=store, replan=lambda epoch: planned, row_costs=costs_of)
+
+
+def costs_of(planned: Any, cost: Cost) -> np.ndarray:
+    return row_costs(planned.row_offsets, planned.lengths, cost)
 
 
 def samplers(data: Any, ranks: int, **arguments: Any) -> list[RowSampler]:
@@ -231,7 +236,7 @@ def test_several_processes_must_say_their_rank(monkeypatch: pytest.MonkeyPatch) 
 def test_imbalance_is_reported_per_step_and_dealing_lowers_it() -> None:
     cost = Cost(quadratic=1)
     lengths = np.random.default_rng(0).lognormal(3, 1, 4000).clip(1, 500).astype(int)
-    data: Any = SimpleNamespace(plan=plan(lengths, 512), fingerprint="s")
+    data: Any = SimpleNamespace(plan=plan(lengths, 512), fingerprint="s", row_costs=costs_of)
     plain = RowSampler(data, rows=16, drop_last=True, ranks=4, rank=0)
     dealt = RowSampler(data, rows=16, drop_last=True, ranks=4, rank=0, cost=cost)
     windowed = RowSampler(data, rows=16, drop_last=True, ranks=4, rank=0, cost=cost, window=64)

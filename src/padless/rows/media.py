@@ -132,6 +132,43 @@ def find_extents(
     return sorted(found, key=lambda extent: extent.start)
 
 
+def expand_placeholders(
+    input_ids: np.ndarray, layout: MediaLayout, *, image_grid_thw: Any = None, video_grid_thw: Any = None
+) -> np.ndarray:
+    """Repeat each placeholder as often as its medium has tokens.
+
+    Args:
+        input_ids: int[n] with one placeholder for each image (and each video; each frame of one whose frames stand
+            apart), as a chat template writes them.
+        layout: The model's.
+        image_grid_thw: int[N, 3], patches of each image, in order.
+        video_grid_thw: int[V, 3], patches of each video.
+
+    Returns:
+        int64[m], for every token of the expanded sample the token of `input_ids` that it comes from: index ids, labels
+        or masks with it.
+
+    Raises:
+        PadlessError: When there are more or fewer placeholders than media.
+
+    Example:
+        >>> ids = np.array([1, 9, 2])
+        >>> ids[expand_placeholders(ids, MediaLayout(image_token=9), image_grid_thw=[[1, 2, 6]])]
+        array([1, 9, 9, 9, 2])
+    """
+    repeats = np.ones(len(input_ids), dtype=np.int64)
+    for kind, grids in zip(KINDS, (image_grid_thw, video_grid_thw), strict=True):
+        token = layout.token(kind)
+        places = np.flatnonzero(input_ids == token) if token is not None else np.empty(0, np.int64)
+        sizes = [layout.tokens(grid) for whole in as_grids(grids) for grid in _stretches(layout, kind, whole)]
+        if len(sizes) != len(places):
+            raise PadlessError(
+                f"{len(places)} {kind} placeholders (id {token}) for {len(sizes)} {kind}s: write one for each"
+            )
+        repeats[places] = sizes
+    return np.repeat(np.arange(len(input_ids)), repeats)
+
+
 def mrope_positions(
     length: int, extents: Sequence[Extent], layout: MediaLayout, *, second_per_grid_ts: Any = None
 ) -> np.ndarray:

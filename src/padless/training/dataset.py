@@ -12,6 +12,7 @@ from padless.errors import PadlessError
 from padless.planning import Plan, plan_with
 from padless.planning.fingerprint import plan_fingerprint
 from padless.rows import Batch, Rule, batch_from_segments
+from padless.training.balance import Cost, row_costs
 from padless.training.tokenizer_check import check_tokenizer
 
 
@@ -157,6 +158,10 @@ class PackedDataset:
             return self.plan
         spec = dataclasses.replace(self.plan.spec, seed=self.plan.spec.seed + epoch)
         return plan_with(self.store.lengths, spec)
+
+    def row_costs(self, plan: Plan, cost: Cost) -> np.ndarray:
+        """float64[R], the cost of each row of a plan over this store."""
+        return row_costs(plan.row_offsets, plan.lengths, cost)
 
     def __repr__(self) -> str:
         return f"PackedDataset({str(self.store.path)!r}: {len(self):,} rows of {self.plan.capacity:,})"

@@ -6,6 +6,7 @@ from typing import Any
 from padless.errors import require
 from padless.rows import Batch
 from padless.training.dataset import PackedDataset
+from padless.training.media_dataset import MediaDataset
 from padless.training.sampler import RowSampler
 from padless.training.state import Cursor
 
@@ -61,7 +62,7 @@ class PackedLoader:
         self._cursor = Cursor()
 
     @property
-    def dataset(self) -> PackedDataset:
+    def dataset(self) -> PackedDataset | MediaDataset:
         """The rows."""
         return self.sampler.dataset
 

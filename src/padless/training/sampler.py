@@ -10,6 +10,7 @@ from padless.errors import PadlessError
 from padless.planning import Plan
 from padless.training.balance import TOKENS, Cost, deal, imbalance, row_costs
 from padless.training.dataset import PackedDataset, Row
+from padless.training.media_dataset import MediaDataset
 from padless.training.schedule import Schedule, ScheduleSpec, make_schedule
 from padless.training.state import Cursor, Position, check_state, check_steps, save_state
 
@@ -56,7 +57,7 @@ class RowSampler:
 
     def __init__(
         self,
-        dataset: PackedDataset,
+        dataset: PackedDataset | MediaDataset,
         *,
         rows: int | None = None,
         tokens: int | None = None,
@@ -99,7 +100,7 @@ class RowSampler:
     def _epoch(self, epoch: int) -> tuple[Plan, Schedule]:
         if self._cached is None or self._cached[0] != epoch:
             plan = self.dataset.replan(epoch) if self.spec.replan else self.dataset.plan
-            costs = row_costs(plan.row_offsets, plan.lengths, self.spec.cost) if self.spec.cost else None
+            costs = self.dataset.row_costs(plan, self.spec.cost) if self.spec.cost else None
             row_tokens = row_costs(plan.row_offsets, plan.lengths, TOKENS).astype(np.int64)
             schedule = make_schedule(self.spec, epoch=epoch, ranks=self.ranks, row_tokens=row_tokens, costs=costs)
             self._cached = (epoch, plan, schedule)
@@ -154,7 +155,7 @@ class RowSampler:
             `float64[steps]`, max / mean over ranks; 1.0 is perfect.
         """
         plan, schedule = self._epoch(self.epoch if epoch is None else epoch)
-        costs = row_costs(plan.row_offsets, plan.lengths, cost or self.spec.cost or TOKENS)
+        costs = self.dataset.row_costs(plan, cost or self.spec.cost or TOKENS)
         shares = (self._share(schedule, step) for step in range(schedule.num_steps))
         return np.array([imbalance(np.array([costs[rows].sum() for rows in share])) for share in shares])
 

@@ -1,0 +1,74 @@
+"""WebDataset shards: a tar whose neighbouring members with one key are one record, read as a stream."""
+
+import json
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from padless.corpus.sources import BadRecord, Record
+from padless.errors import PadlessError
+
+_TEXT = ("txt", "text", "caption", "cls", "id")
+
+
+def read_tar(path: Path) -> Iterator[Record | BadRecord]:
+    """The records of a shard, in order.
+
+    A member `a/b.left.png` belongs to the record with the key `a/b` and is its field `left.png`. Fields ending in
+    `json` are parsed, those in `txt`, `cls` and the like are text, all others are bytes; `__key__` holds the key.
+
+    Raises:
+        PadlessError: When the file is missing, damaged or no tar, or a key comes again after another.
+    """
+    number, key, fields = 0, None, {}
+    done: set[str] = set()
+    try:
+        with tarfile.open(path, mode="r|*") as shard:
+            for member in shard:
+                if not member.isfile() or Path(member.name).name.startswith("."):
+                    continue
+                own, ending = _split(member.name)
+                if own != key:
+                    if key is not None:
+                        number += 1
+                        yield _record(path, number, key, fields)
+                        done.add(key)
+                    if own in done:
+                        raise PadlessError(
+                            f"{path}: the key {own!r} comes again after others; the members of one record must stand "
+                            "together, or it would be read as two"
+                        )
+                    key, fields = own, {}
+                if ending in fields:
+                    raise PadlessError(f"{path}: the record {own!r} has two members that end in {ending!r}")
+                held = shard.extractfile(member)
+                fields[ending] = held.read() if held is not None else b""
+    except (tarfile.TarError, OSError, EOFError, zlib.error, UnicodeError) as error:
+        raise PadlessError(f"cannot read {path} as a tar: {error}; it is missing, damaged or cut short") from error
+    if key is None:
+        raise PadlessError(f"{path} holds no record")
+    yield _record(path, number + 1, key, fields)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The key up to the first dot of the file's own name, and what follows it."""
+    folder, slash, file = name.rpartition("/")
+    stem, _, ending = file.partition(".")
+    return f"{folder}{slash}{stem}", ending.lower()
+
+
+def _record(path: Path, number: int, key: str, fields: dict[str, bytes]) -> Record | BadRecord:
+    read: dict[str, Any] = {"__key__": key}
+    for ending, data in fields.items():
+        last = ending.rpartition(".")[2]
+        try:
+            if last == "json":
+                read[ending] = json.loads(data)
+            else:
+                read[ending] = data.decode() if last in _TEXT else data
+        except (ValueError, RecursionError) as error:
+            reason = f"its member .{ending} cannot be read: {str(error)[:120]}"
+            return BadRecord(where=f"{path} record {key!r}", number=number, reason=reason)
+    return Record(number, read)
