@@ -17,6 +17,8 @@ COMMANDS = {
     "export": "Write packed rows in other people's formats.",
     "backends": "Which attention kernels this machine can run, and why not.",
     "bench": "Measure what packing gains on this machine.",
+    "ablate": "Which camera slots a policy could do without, and how to be sure.",
+    "simulate": "What schedules of global batches gain on a cluster, on paper.",
     "audit": "Prove on your own model that packing changed nothing.",
     "report": "One HTML file that shows it to a colleague.",
 }

@@ -33,7 +33,7 @@ def test_the_slowest_of_64_ranks_works_at_most_a_twentieth_more_than_the_mean(
     size, spec = AZURE if data == "azure_chat" else LONG
     made = steps(request.getfixturevalue(data), size, spec, strategy)
     assert max(a.imbalance for a in made) <= 1.01
-    theirs = steps(request.getfixturevalue(data), size, spec, "dp-balanced-megatron")
+    theirs = steps(request.getfixturevalue(data), size, spec, "megatron")
     assert np.mean([a.imbalance for a in theirs]) > 1.2
 
 
@@ -42,7 +42,7 @@ def test_wlb_evens_micro_batches_with_a_delay_of_one(data: str, request: pytest.
     lengths = request.getfixturevalue(data)
     size, spec = AZURE if data == "azure_chat" else LONG
     ours = steps(lengths, size, dataclasses.replace(spec, max_delay=1), "wlb")
-    theirs = steps(lengths, size, spec, "dp-balanced-megatron")
+    theirs = steps(lengths, size, spec, "megatron")
     assert np.mean([a.imbalance for a in ours]) <= 1.05
     assert np.mean([a.microbatch_imbalance for a in ours]) < 0.75 * np.mean([a.microbatch_imbalance for a in theirs])
 
@@ -64,7 +64,7 @@ def drawn(name: str, count: int) -> np.ndarray:
 def test_never_worse_than_megatrons(name: str, cost: Cost, dp: int, cp: int) -> None:
     spec = SchedulingSpec(dp=dp, cp=cp, max_seqlen_per_rank=8192, cost=cost)
     lengths = drawn(name, 512)
-    theirs = schedule(lengths, spec, strategy="dp-balanced-megatron").imbalance
+    theirs = schedule(lengths, spec, strategy="megatron").imbalance
     for strategy in ("dp-balanced", "dynamic-cp", "wlb"):
         made = schedule(lengths, dataclasses.replace(spec, max_delay=0), strategy=strategy)
         assert made.imbalance <= theirs + 1e-9
@@ -91,7 +91,7 @@ def test_the_shape_of_wlb_llms_table_2() -> None:
             found.append(made.microbatch_imbalance)
         return float(np.mean(found))
 
-    as_they_come = mean(spec, "dp-balanced-megatron")
+    as_they_come = mean(spec, "megatron")
     roomy = dataclasses.replace(spec, max_seqlen_per_rank=2 * window)
     no_queue = mean(dataclasses.replace(roomy, max_delay=0), "wlb")
     one_batch = mean(dataclasses.replace(roomy, max_delay=1), "wlb")
@@ -129,7 +129,7 @@ class TestMegatronsDpBalanced:
 
     def bins(self, lengths: list[int], **settings: int) -> list[list[int]]:
         spec = SchedulingSpec(**{"dp": 1, "max_seqlen_per_rank": 8, **settings}, cost=Cost(linear=1))  # type: ignore[arg-type]
-        made = schedule(lengths, spec, strategy="dp-balanced-megatron")
+        made = schedule(lengths, spec, strategy="megatron")
         return [ids.tolist() for ids in np.split(made.samples.ids, made.bin_offsets[1:-1])]
 
     def test_is_next_fit_and_not_first_fit(self) -> None:
@@ -150,7 +150,7 @@ class TestMegatronsDpBalanced:
 
     def test_bin_i_dp_plus_j_is_micro_batch_i_of_rank_j(self) -> None:
         spec = SchedulingSpec(dp=2, cp=2, max_seqlen_per_rank=4, cost=Cost(linear=1))
-        made = schedule([8, 7, 6, 5], spec, strategy="dp-balanced-megatron")
+        made = schedule([8, 7, 6, 5], spec, strategy="megatron")
         assert [[s.ids.tolist() for s in made.of_rank(rank)] for rank in range(4)] == [
             [[0], [2]],
             [[0], [2]],

@@ -183,7 +183,7 @@ def test_a_sample_longer_than_everything_is_named(strategy: str) -> None:
     ("made", "message"),
     [
         (lambda: schedule([4], SPEC), "1 samples for 2 data-parallel ranks in 1 micro-batches.*at least 2 samples"),
-        (lambda: schedule([4], SPEC, strategy="dp-balanced-megatron"), "1 samples cannot fill 2 bins.*at least 2"),
+        (lambda: schedule([4], SPEC, strategy="megatron"), "1 samples cannot fill 2 bins.*at least 2"),
         (lambda: schedule([4], SPEC, strategy="best"), "no scheduler is called 'best'; there are dp-balanced"),
         (lambda: schedule([], SPEC), "no lengths given"),
         (lambda: schedule([4, 0], SPEC), "below 1"),

@@ -45,7 +45,7 @@ class Scheduler:
 
 SCHEDULERS = {
     "dp-balanced": Scheduler(dp_balanced, "equal work for every data-parallel rank"),
-    "dp-balanced-megatron": Scheduler(next_fit, "an equal number of bins, in order (Megatron-Core's dp_balanced)"),
+    "megatron": Scheduler(next_fit, "an equal number of bins, in order: dp_balanced of Megatron-Core"),
     "dynamic-cp": Scheduler(dynamic_cp, "long samples over more ranks, short ones on one"),
     "wlb": Scheduler(wlb, "equal work in every micro-batch; the longest may wait (WLB-LLM)"),
 }
@@ -82,7 +82,7 @@ def schedule(
         >>> made = schedule([7, 2, 4, 9, 3, 4, 3], spec)
         >>> [[(s.microbatch, s.ids.tolist()) for s in made.of_rank(rank)] for rank in (0, 1)]
         [[(0, [3]), (1, [5, 1])], [(0, [2, 4, 6]), (1, [0])]]
-        >>> theirs = schedule([7, 2, 4, 9, 3, 4, 3], spec, strategy="dp-balanced-megatron")
+        >>> theirs = schedule([7, 2, 4, 9, 3, 4, 3], spec, strategy="megatron")
         >>> round(made.imbalance, 3), round(theirs.imbalance, 3)
         (1.005, 1.064)
     """

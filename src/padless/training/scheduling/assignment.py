@@ -249,8 +249,7 @@ def check_assignment(made: Assignment, wanted: Samples) -> None:
         ends = first + width
         if first[0] < 0 or ends[-1] > spec.ranks or (ends[:-1] > first[1:]).any():
             raise ViolationError(f"groups of micro-batch {number} share a rank, or name one that is not there")
-    in_step = spec.pp > 1 or spec.microbatch_multiple > 1
-    if spec.empty == "error" and in_step and made.num_empty:
+    if spec.empty == "error" and spec.in_step and made.num_empty:
         raise ViolationError(f"{made.num_empty} places in {made.num_microbatches} micro-batches run in step are empty")
     if spec.empty == "error" and len(made.samples) and made.over_ranks(np.ones(made.num_bins)).min() < 1:
         raise ViolationError("a rank without any sample")

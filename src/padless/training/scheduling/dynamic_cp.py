@@ -52,14 +52,14 @@ def dynamic_cp(samples: Samples, spec: SchedulingSpec) -> Assignment:
         PadlessError: When all ranks together are too few for a sample, or some rank would have none.
     """
     refuse_oversize(samples, _slots(samples.lengths, spec.ranks, spec), spec, ranks=spec.ranks)
-    if spec.sizes == "free" and (spec.pp > 1 or spec.microbatch_multiple > 1):
+    if spec.sizes == "free" and spec.in_step:
         raise PadlessError(
             f"sizes='free' with pp={spec.pp}, microbatch_multiple={spec.microbatch_multiple}: groups of any size begin "
             "at different micro-batches on different ranks, and the stages of a pipeline would run out of step; use "
             "sizes='power-of-two'"
         )
     bins = _bins(samples, _best_layout(samples, spec), spec)
-    if spec.pp > 1 or spec.microbatch_multiple > 1:
+    if spec.in_step:
         bins = _even_numbers(bins, samples, spec)
     return Assignment.of(spec, samples, bins)
 

@@ -1,4 +1,4 @@
-"""`dp-balanced-megatron`: what Megatron-Core's `dp_balanced` does, for runs that must not change."""
+"""`megatron`: what Megatron-Core's `dp_balanced` does, for runs that must not change."""
 
 from padless.errors import PadlessError
 from padless.training.scheduling.assignment import Assignment, Bin, Samples

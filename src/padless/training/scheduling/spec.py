@@ -94,6 +94,11 @@ class SchedulingSpec:
         return self.unit_of(self.cp)
 
     @property
+    def in_step(self) -> bool:
+        """Whether all ranks run the same number of micro-batches: pipelines do."""
+        return self.pp > 1 or self.microbatch_multiple > 1
+
+    @property
     def most(self) -> int | None:
         """Most samples in a micro-batch, or None."""
         limits = [self.max_num_seqs, None if self.packed_sequences is None else self.packed_sequences - 1]
