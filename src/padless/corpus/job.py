@@ -8,8 +8,7 @@ shard, and because where shards end depends on the samples alone, it ends with t
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ import numpy as np
 
 from padless.corpus.documents import save_documents
 from padless.corpus.encode import Encoder
-from padless.corpus.encoded import Encoded, Position, encoded_batches
+from padless.corpus.engine import Engine, Filled, LocalEngine, Progress, Report, Say, Work
 from padless.corpus.lock import exclusive
 from padless.corpus.manifest import (
     FORMAT,
@@ -35,42 +34,24 @@ from padless.corpus.manifest import (
     read_manifest,
     store_fingerprint,
 )
-from padless.corpus.oversize import OversizeWatch
+from padless.corpus.parts import PARTS
 from padless.corpus.plans import save_plan
 from padless.corpus.records import detect_shape
-from padless.corpus.rejects import REJECTED, Rejects
+from padless.corpus.rejects import REJECTED
 from padless.corpus.request import PackRequest
 from padless.corpus.shard import Shard, token_dtype
-from padless.corpus.sources import Source, find_sources, first_record
+from padless.corpus.sources import Identity, Source, find_sources, first_record
 from padless.corpus.store import TokenStore
 from padless.corpus.summary import Notes, Summary, summarise
 from padless.corpus.templates import load_template
 from padless.corpus.tokenizer_files import TOKENIZER, save_tokenizer, tokenizer_entry
 from padless.corpus.tokenizers import load_tokenizer
-from padless.corpus.writer import StoreWriter, finished_shards
+from padless.corpus.writer import finished_shards
 from padless.durable import remove_unfinished, write_bytes
 from padless.errors import PadlessError
-from padless.planning import PlanSpec, plan_with
+from padless.planning import plan_with
 
 __all__ = ["PackRequest", "Progress", "pack"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a run is: sources found, bytes of them read, samples and tokens written."""
-
-    phase: str
-    read: int = 0
-    total: int = 0
-    samples: int = 0
-    tokens: int = 0
-
-
-Report = Callable[[Progress], None]
-"""Called with progress a few times a second at most."""
-
-Say = Callable[[str], None]
-"""Called with one line of what was found."""
 
 
 def pack(
@@ -81,6 +62,7 @@ def pack(
     output: str | Path,
     report: Report = lambda progress: None,
     say: Say = lambda line: None,
+    engine: Engine | None = None,
     **settings: object,
 ) -> Summary:
     """Turn text into packed, reproducible rows: `padless pack` as a function.
@@ -92,6 +74,7 @@ def pack(
         output: Folder of the store.
         report: Called with `Progress`.
         say: Called with one line each about what was found in the inputs.
+        engine: Who does the work; this process unless given.
         **settings: Any other field of `PackRequest`.
 
     Returns:
@@ -116,17 +99,18 @@ def pack(
         output=Path(output),
         **settings,  # type: ignore[arg-type]
     )
-    return run(request, report=report, say=say)
+    return run(request, report=report, say=say, engine=engine)
 
 
-def run(request: PackRequest, *, report: Report, say: Say) -> Summary:
-    """Do what was asked for; the same request goes on where a killed run stopped."""
+def run(request: PackRequest, *, report: Report, say: Say, engine: Engine | None = None) -> Summary:
+    """Do what was asked for; the same request goes on where a killed run stopped, with whatever engine."""
+    engine = LocalEngine() if engine is None else engine
     started = time.perf_counter()
     sources = find_sources(request.inputs, on_ignored=lambda path: say(f"left out {path}: no data by its name"))
     encoder = _encoder(request, sources, say)
     report(Progress(phase="hashing the inputs"))
     before = _stamps(sources)
-    job = _job(request, sources, encoder)
+    job = _job(request, engine.fingerprints(sources), encoder)
     folder = request.output
     fresh = not folder.exists()
     try:
@@ -137,7 +121,17 @@ def run(request: PackRequest, *, report: Report, say: Say) -> Summary:
                 (folder / JOB).unlink(missing_ok=True)  # a kill between the last two steps left it
                 say(f"{folder} holds the result of this very command already")
                 return summarise(TokenStore(folder))
-            notes = _make(folder, job, request, sources, encoder, before, report, say)
+            _begin(folder, job)
+            work = Work(
+                folder=folder,
+                job=job,
+                request=request,
+                sources=sources,
+                encoder=encoder,
+                report=report,
+                say=say,
+            )
+            notes = _make(work, engine, before)
     except OSError as error:
         raise PadlessError(_system_says(error, folder)) from error
     finally:
@@ -166,12 +160,12 @@ def _encoder(request: PackRequest, sources: Sequence[Source], say: Say) -> Encod
     )
 
 
-def _job(request: PackRequest, sources: Sequence[Source], encoder: Encoder) -> Job:
+def _job(request: PackRequest, identities: Sequence[Identity], encoder: Encoder) -> Job:
     spec = request.spec
     return Job(
         format=FORMAT,
         versions=Versions.here(),
-        sources=tuple(SourceEntry(**source.fingerprint()._asdict()) for source in sources),
+        sources=tuple(SourceEntry(**identity._asdict()) for identity in identities),
         tokenizer=tokenizer_entry(encoder.tokenizer, encoder.template, encoder.uses_template),
         encoding=Encoding(
             shape=str(encoder.shape),
@@ -180,6 +174,7 @@ def _job(request: PackRequest, sources: Sequence[Source], encoder: Encoder) -> J
             dtype=str(token_dtype(encoder.tokenizer.vocab_size)),
             shard_tokens=request.shard_tokens,
             on_bad_record=request.on_bad_record,
+            part_bytes=request.part_bytes,
         ),
         packing=Packing(**{name: getattr(spec, name) for name in Packing.__struct_fields__}),
     )
@@ -225,124 +220,70 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _make(
-    folder: Path,
-    job: Job,
-    request: PackRequest,
-    sources: Sequence[Source],
-    encoder: Encoder,
-    before: dict[Path, tuple[int, int]],
-    report: Report,
-    say: Say,
-) -> Notes:
+def _make(work: Work, engine: Engine, before: dict[Path, tuple[int, int]]) -> Notes:
     """Everything between an empty (or half-filled) folder and a manifest."""
-    after = _take_up(folder, job, say)
-    rejects = Rejects(folder, after)
-    eod_id = encoder.tokenizer.eod_id if encoder.add_eod else None
-    dtype = np.dtype(job.encoding.dtype)
-    writer = StoreWriter(
-        folder, dtype=dtype, shard_tokens=request.shard_tokens, eod_id=eod_id, before_shard=rejects.sync
-    )
-    watch = OversizeWatch(sources, request.spec)
-    total = sum(entry.bytes for entry in job.sources)
-    read = straddling = surplus = 0
     try:
-        for path in finished_shards(folder):
-            writer.adopt(path)
-            watch.shard(Shard(path))
-        for batch in encoded_batches(sources, encoder, after=after, workers=request.workers):
-            if batch.rejected:
-                _judge(batch, rejects, request)
-            watch.block(batch.block)
-            writer.append(batch.block)
-            read += batch.nbytes
-            straddling += batch.straddling
-            surplus += batch.surplus_eod
-            report(Progress(phase="packing", read=read, total=total, samples=writer.samples, tokens=writer.tokens))
-        writer.flush()
-        watch.finish()
-        _refuse_changed(before, _stamps(sources))
-        report(Progress(phase="planning rows", samples=writer.samples, tokens=writer.tokens))
-        _close(folder, job, writer, rejects, sources, encoder, request.spec)
+        filled = engine.fill(work)
+        _refuse_changed(before, _stamps(work.sources))
+        counts = Counts.of(filled.shards)
+        work.report(Progress(phase="planning rows", samples=counts.samples, tokens=counts.tokens))
+        _close(work, filled)
     except PadlessError:
-        rejects.close()
-        _forget(folder)
+        _forget(work.folder)
         raise
     except OSError:
-        rejects.close()
-        remove_unfinished(folder)
-        if not finished_shards(folder):
-            _forget(folder)
+        remove_unfinished(work.folder)
+        if not finished_shards(work.folder) and not (work.folder / PARTS).exists():
+            _forget(work.folder)
         raise
-    return Notes(straddling=straddling, surplus_eod=surplus, resumed=after is not None)
+    return Notes(straddling=filled.straddling, surplus_eod=filled.surplus_eod, resumed=filled.resumed)
 
 
-def _take_up(folder: Path, job: Job, say: Say) -> Position | None:
-    """Start a job, or find where an earlier run of it stopped."""
+def _begin(folder: Path, job: Job) -> None:
+    """Start a job, or join an earlier run of it."""
     remove_unfinished(folder)
     found = read_job(folder)
-    if found is None:
-        strangers = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
-        if strangers:
-            raise PadlessError(
-                f"{folder} is not empty (it holds {', '.join(strangers[:3])}); a store needs a folder of its own"
-            )
-        write_bytes(folder / JOB, job.to_json())
-        return None
-    _refuse_other(folder, found, job)
-    shards = finished_shards(folder)
-    if not shards:
-        return None
-    last = Shard(shards[-1])
-    say(f"going on behind {len(shards)} finished shard{'s' if len(shards) > 1 else ''} of an earlier run")
-    return Position(int(last.sources[-1]), int(last.records[-1]))
+    if found is not None:
+        _refuse_other(folder, found, job)
+        return
+    strangers = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+    if strangers:
+        raise PadlessError(
+            f"{folder} is not empty (it holds {', '.join(strangers[:3])}); a store needs a folder of its own"
+        )
+    write_bytes(folder / JOB, job.to_json())
 
 
-def _judge(batch: Encoded, rejects: Rejects, request: PackRequest) -> None:
-    """End the run at a bad record, or write it down."""
-    if request.on_bad_record == "error":
-        more = len(batch.rejected) - 1
-        others = f" ({more} more nearby)" if more else ""
-        raise PadlessError(f"{batch.rejected[0]}{others}; mend it, or leave such records out with --on-bad-record skip")
-    rejects.add(batch.source, batch.rejected)
-
-
-def _close(
-    folder: Path,
-    job: Job,
-    writer: StoreWriter,
-    rejects: Rejects,
-    sources: Sequence[Source],
-    encoder: Encoder,
-    spec: PlanSpec,
-) -> None:
+def _close(work: Work, filled: Filled) -> None:
     """Plan the rows, put the side files in place, and last of all the manifest."""
-    if not writer.shards:
-        raise PadlessError(f"the inputs hold no sample: all {rejects.count:,} records were rejected")
-    lengths = np.concatenate([np.diff(Shard(folder / entry.name).offsets) for entry in writer.shards])
-    planned = save_plan(folder, plan_with(lengths, spec))
-    rejected = rejects.finish()
-    save_tokenizer(folder, encoder.tokenizer, encoder.template)
+    folder, job = work.folder, work.job
+    if not filled.shards:
+        raise PadlessError(f"the inputs hold no sample: all {filled.rejected_records:,} records were rejected")
+    lengths = np.concatenate([np.diff(Shard(folder / entry.name).offsets) for entry in filled.shards])
+    planned = save_plan(folder, plan_with(lengths, work.request.spec))
+    save_tokenizer(folder, work.encoder.tokenizer, work.encoder.template)
     manifest = Manifest(
         **{name: getattr(job, name) for name in Job.__struct_fields__},
-        fingerprint=store_fingerprint(job.encoding, tuple(writer.shards)),
+        fingerprint=store_fingerprint(job.encoding, filled.shards),
         conventions=Conventions(),
-        counts=Counts.of(tuple(writer.shards), rejected_records=rejects.count),
-        shards=tuple(writer.shards),
-        rejected=rejected,
-        documents=save_documents(folder, sources),
+        counts=Counts.of(filled.shards, rejected_records=filled.rejected_records),
+        shards=filled.shards,
+        rejected=filled.rejected,
+        documents=save_documents(folder, work.sources),
         plans=(planned,),
     )
     write_bytes(folder / MANIFEST, manifest.to_json())
     (folder / JOB).unlink()
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
 
 
 def _forget(folder: Path) -> None:
     """Remove everything that an unfinished run has made; an error leaves nothing half-written."""
     remove_unfinished(folder)
-    shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
-    made = ["plan-*.npz", "documents-*.jsonl", f"{REJECTED}*", JOB]
-    for path in [*finished_shards(folder), *(path for name in made for path in folder.glob(name))]:
+    for made in (TOKENIZER, PARTS):
+        shutil.rmtree(folder / made, ignore_errors=True)
+    files = ["plan-*.npz", "documents-*.jsonl", f"{REJECTED}*", JOB]
+    for path in [*finished_shards(folder), *(path for name in files for path in folder.glob(name))]:
         path.unlink(missing_ok=True)
 
 

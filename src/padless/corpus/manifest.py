@@ -92,7 +92,7 @@ class TokenizerEntry(_Entry, frozen=True, kw_only=True):
     files: tuple[FileEntry, ...] = ()
 
 
-class Encoding(_Entry, frozen=True, kw_only=True):
+class Encoding(_Entry, frozen=True, kw_only=True, omit_defaults=True):
     """How records became tokens and targets."""
 
     shape: str
@@ -101,6 +101,7 @@ class Encoding(_Entry, frozen=True, kw_only=True):
     dtype: str
     shard_tokens: int
     on_bad_record: str
+    part_bytes: int | None = None
 
 
 class Conventions(_Entry, frozen=True, kw_only=True):

@@ -36,6 +36,8 @@ class PackRequest:
         on_bad_record: `error` ends the run at the first; `skip` goes on and writes `rejected.jsonl`.
         workers: Processes that encode; the bytes are the same for any number.
         shard_tokens: Tokens in a shard.
+        part_bytes: Neighbouring files with this many bytes together are a part; a shard holds samples of one part, so
+            that parts can be packed anywhere. None: the whole corpus is one.
     """
 
     inputs: tuple[str, ...]
@@ -56,6 +58,7 @@ class PackRequest:
     on_bad_record: str = "error"
     workers: int = 1
     shard_tokens: int = SHARD_TOKENS
+    part_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.capacity < 2:
@@ -71,6 +74,8 @@ class PackRequest:
             raise PadlessError(f"workers must be at least 1, not {self.workers}")
         if self.shard_tokens < 1:
             raise PadlessError(f"shard_tokens must be at least 1, not {self.shard_tokens}")
+        if self.part_bytes is not None and self.part_bytes < 1:
+            raise PadlessError(f"part_bytes must be at least 1, not {self.part_bytes}")
         _ = self.spec
 
     @property
