@@ -64,7 +64,7 @@ class ImageRef:
         """
         with self._opened() as image:
             width, height = image.size
-            turned = image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE
+            turned = _orientation(image) in _ON_ITS_SIDE
         return (width, height) if turned else (height, width)
 
     def pixels(self, *, height: int | None = None, width: int | None = None) -> np.ndarray:
@@ -76,7 +76,8 @@ class ImageRef:
         from PIL import ImageOps
 
         with self._opened() as image:
-            upright = ImageOps.exif_transpose(image).convert("RGB")
+            turned = _orientation(image) is not None
+            upright = (ImageOps.exif_transpose(image) if turned else image).convert("RGB")
             if height is not None and width is not None and upright.size != (width, height):
                 from PIL import Image
 
@@ -100,3 +101,8 @@ class ImageRef:
                 f"cannot read image {self.name}: {type(error).__name__}: {str(error)[:120]}; it is damaged, cut short, "
                 "missing or no image"
             ) from error
+
+
+def _orientation(image: Any) -> int | None:
+    """How the camera was held, as far as the header says; asking a PNG without EXIF would read all of its pixels."""
+    return image.getexif().get(_ORIENTATION) if image.info.get("exif") or image.format == "TIFF" else None
