@@ -16,7 +16,8 @@ from stdlib_corpus import write_corpus
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 OUT = Path("quickstart-out")
-CORPUS, TOKENIZER, STORE, REPORT = OUT / "functions.jsonl", OUT / "tokenizer.json", OUT / "store", OUT / "report.html"
+CORPUS, TOKENIZER, STORE = OUT / "functions.jsonl", OUT / "tokenizer.json", OUT / "store"
+AUDIT, BENCH, REPORT = OUT / "audit.json", OUT / "bench.json", OUT / "report.html"
 
 
 def main() -> None:
@@ -42,10 +43,19 @@ def main() -> None:
     padless("verify", STORE)
 
     say("5. Audit: prove on a small model, with samples of this corpus, that packing changes nothing")
-    padless("audit", "llama", "--random", "--attn", "padless", "--data", STORE)
+    padless("audit", "llama", "--random", "--attn", "padless", "--data", STORE, "-o", AUDIT)
 
-    say("6. Report: one HTML file that shows it")
-    padless("report", STORE, "-o", REPORT)
+    say("6. Train: the same model on the same samples, padded and packed")
+    run("python", Path(__file__).with_name("train_quickstart.py"), STORE)
+
+    say("7. Measure: one optimizer step in every way of batching the same 12 samples")
+    padless(
+        "bench", "step", "--data", STORE, "--model", "llama-1m", "--length", 1024, "--samples", 12, "--quiet",
+        "-o", BENCH,
+    )  # fmt: skip
+
+    say("8. Report: one HTML file that shows it all")
+    padless("report", STORE, "--audit", AUDIT, "--bench", BENCH, "-o", REPORT)
 
     say(f"Done in {time.perf_counter() - started:.0f} s. Next:")
     command = os.path.relpath(Path(sys.executable).parent / "padless")
@@ -77,10 +87,16 @@ def texts(corpus: Path) -> Iterator[str]:
 
 
 def padless(*arguments: object) -> None:
-    """Run the command line as a user would, and show what was run."""
-    words = [str(argument) for argument in arguments]
-    print("$ padless", *words, flush=True)
-    done = subprocess.run([sys.executable, "-m", "padless", *words], check=False)
+    """Run the command line as a user would."""
+    run("padless", *arguments)
+
+
+def run(program: str, *arguments: object) -> None:
+    """Show a command and run it with this Python; stop where it fails."""
+    words = [os.path.relpath(word) if isinstance(word, Path) else str(word) for word in arguments]
+    print("$", program, *words, flush=True)
+    module = ["-m", "padless"] if program == "padless" else []
+    done = subprocess.run([sys.executable, *module, *words], check=False)
     if done.returncode:
         raise SystemExit(done.returncode)
 

@@ -1,6 +1,7 @@
 """The quickstart: its corpus is real and always the same, and every step runs."""
 
 import ast
+import re
 import subprocess
 import sys
 import sysconfig
@@ -8,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from padless.report.given import read_bench
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -77,12 +80,19 @@ def test_the_quickstart_runs_from_nothing_to_verified_rows(tmp_path: Path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert {"functions.jsonl", "tokenizer.json", "store"} <= {
-        path.name for path in (tmp_path / "quickstart-out").iterdir()
+    out = tmp_path / "quickstart-out"
+    assert {path.name for path in out.iterdir()} == {
+        *("functions.jsonl", "tokenizer.json", "store", "audit.json", "bench.json", "report.html")
     }
-    for step in ("1. A corpus", "2. A byte-level BPE", "3. Pack", "4. Verify", "Next:"):
+    for step in ("1. A corpus", "2. A byte-level BPE", "3. Pack", "4. Verify", "5. Audit", "6. Train", "7. Measure"):
         assert step in done.stdout
+    [apart] = re.findall(r"the curves differ by at most (\S+) of the loss", done.stdout)
+    assert 0 < float(apart) < 1e-5
+    arms = {arm.name: arm for arm in read_bench(out / "bench.json").arms}
+    page = (out / "report.html").read_text()
+    assert f"{arms['padless'].ratio:.2f}x" in page
+    assert "parity" in page

@@ -19,6 +19,9 @@ def model_options(command: Callable) -> Callable:
     for option in (
         click.option("-q", "--quiet", is_flag=True, help="No progress."),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, which `padless report` reads."),
+        click.option(
+            "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write that JSON to a file."
+        ),
         click.option("--threads", type=click.IntRange(min=1), help="CPU threads. Default: as torch finds them."),
         click.option("--device", default="cpu", show_default=True, help="Where the model runs."),
         click.option("--dtype", default="float32", show_default=True, help="Of the weights, e.g. bfloat16."),
@@ -157,9 +160,9 @@ def _known(ids: Any, trainee: "Trainee", data: Path) -> Any:
 
 @contextmanager
 def trainee(
-    model: str, *, dtype: str, device: str, threads: int | None, quiet: bool
+    model: str, *, dtype: str, device: str, threads: int | None, quiet: bool, data: Path | None = None
 ) -> "Iterator[tuple[Trainee, Callable[[str], None]]]":
-    """The model, and what to call with what runs now."""
+    """The model, and what to call with what runs now; a random one knows the tokens of the store at `data`."""
     from padless.cli._progress import progress
     from padless.errors import require
 
@@ -171,4 +174,24 @@ def trainee(
     if threads is not None:
         torch.set_num_threads(threads)
     with progress(quiet) as shown:
-        yield load_trainee(model, dtype=dtype, device=device), lambda now: shown.update("measuring", None, now)
+        made = load_trainee(model, dtype=dtype, device=device, vocabulary=_vocabulary(data))
+        yield made, lambda now: shown.update("measuring", None, now)
+
+
+def _vocabulary(data: Path | None) -> int | None:
+    if data is None or not data.is_dir():
+        return None
+    from padless.corpus import TokenStore
+
+    made_by = TokenStore(data).manifest.tokenizer
+    return None if made_by is None else made_by.vocab_size
+
+
+def deliver(made: str, *, as_json: bool, output: Path | None) -> None:
+    """Put the JSON of the results where it was asked for."""
+    from padless.durable import write_bytes
+
+    if output is not None:
+        write_bytes(output, made.encode())
+    if as_json:
+        click.echo(made)

@@ -21,11 +21,14 @@ from padless.errors import PadlessError
 @click.option("--dtype", help="Cast the model, e.g. bfloat16.")
 @click.option("--no-cache", is_flag=True, help="Switch config.use_cache off first, as trainers do.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, which `padless report` reads.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write that JSON to a file.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the report as one HTML file.")
 @click.option("--explain", is_flag=True, help="Say what each check means, and what to do about each finding.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit code says it.")
-def command(model: str | None, as_json: bool, html: Path | None, explain: bool, quiet: bool, **options: Any) -> None:
+def command(
+    model: str | None, as_json: bool, output: Path | None, html: Path | None, explain: bool, quiet: bool, **options: Any
+) -> None:
     """Prove on your own model that packing changed nothing.
 
     MODEL is a local Transformers directory, module:function returning an nn.Module, or with --random the name of an
@@ -43,6 +46,10 @@ def command(model: str | None, as_json: bool, html: Path | None, explain: bool, 
         from padless.auditing.page import write_page
 
         write_page(report, html)
+    if output is not None:
+        from padless.durable import write_bytes
+
+        write_bytes(output, report.to_json().encode())
     if as_json:
         click.echo(report.to_json())
     elif not quiet:

@@ -11,7 +11,9 @@ from padless.cli._bench import data_options, model_options
 @click.command()
 @data_options
 @model_options
-def command(data: Path, model: str, repeats: int, as_json: bool, quiet: bool, **options: Any) -> None:
+def command(
+    data: Path, model: str, repeats: int, as_json: bool, output: Path | None, quiet: bool, **options: Any
+) -> None:
     """Say what bounds this model at these lengths, and what packing, batching by length or shorter samples would give.
 
     Fits the cost model to a few packed micro-batches and predicts the rest; `bench step` measures it.
@@ -21,14 +23,18 @@ def command(data: Path, model: str, repeats: int, as_json: bool, quiet: bool, **
     from padless.measure import calibrate, regime
 
     setting = {name: options.pop(name) for name in ("dtype", "device", "threads")}
-    with _bench.trainee(model, quiet=quiet or as_json, **setting) as (trainee, now):
+    with _bench.trainee(model, quiet=quiet or as_json, data=data, **setting) as (trainee, now):
         chosen = _bench.read_samples(data, trainee, **options)
         cost = calibrate(
             trainee, length=int(chosen.lengths.max()), capacity=chosen.capacity, repeats=repeats, progress=now
         )
     found = regime(cost, chosen.lengths, **chosen.shape)
+    _bench.deliver(
+        shown.to_json(trainee, data=chosen.said, cost=cost, regime=found, error=cost.residual),
+        as_json=as_json,
+        output=output,
+    )
     if as_json:
-        click.echo(shown.to_json(trainee, data=chosen.said, cost=cost, regime=found, error=cost.residual))
         return
     shown.show_setting(trainee, chosen.said)
     shown.show_regime(cost, found, f"off by {cost.residual:.1%} (median over what it was fitted to)")

@@ -1,5 +1,6 @@
 """`padless bench savings`: time saved at 3 to 90 % padding."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,7 +14,15 @@ from padless.cli._bench import model_options
 @click.option("--samples", type=click.IntRange(min=1), default=8, show_default=True, help="Samples at each rate.")
 @model_options
 def command(
-    length: int, batch: int, samples: int, model: str, repeats: int, as_json: bool, quiet: bool, **setting: Any
+    length: int,
+    batch: int,
+    samples: int,
+    model: str,
+    repeats: int,
+    as_json: bool,
+    output: Path | None,
+    quiet: bool,
+    **setting: Any,
 ) -> None:
     """Measure the savings curve, beside what a published report measured and what the cost model expects.
 
@@ -27,8 +36,8 @@ def command(
         cost = calibrate(trainee, length=length, capacity=batch * length, repeats=repeats, progress=now)
         curve = measure_savings(trainee, cost, length=length, batch=batch, count=samples, repeats=repeats, progress=now)
     said = f"{samples} samples at each rate, padded to {length:,} in batches of {batch}"
+    _bench.deliver(shown.to_json(trainee, data=said, savings=curve), as_json=as_json, output=output)
     if as_json:
-        click.echo(shown.to_json(trainee, data=said, savings=curve))
         return
     shown.show_setting(trainee, said)
     shown.show_savings(curve, cost, length)

@@ -12,7 +12,9 @@ from padless.cli._bench import data_options, model_options
 @data_options
 @model_options
 @click.option("--savings", is_flag=True, help="Measure the savings curve too, which a report shows.")
-def command(data: Path, model: str, repeats: int, as_json: bool, quiet: bool, savings: bool, **options: Any) -> None:
+def command(
+    data: Path, model: str, repeats: int, as_json: bool, output: Path | None, quiet: bool, savings: bool, **options: Any
+) -> None:
     """Train padded and packed on the same samples: real tokens per second, memory, and what to expect elsewhere.
 
     Arms: padded to a fixed length; to the longest of each batch, without and with an attention mask; batched by
@@ -25,7 +27,7 @@ def command(data: Path, model: str, repeats: int, as_json: bool, quiet: bool, sa
     from padless.measure.calibrate import median_error
 
     setting = {name: options.pop(name) for name in ("dtype", "device", "threads")}
-    with _bench.trainee(model, quiet=quiet or as_json, **setting) as (trainee, now):
+    with _bench.trainee(model, quiet=quiet or as_json, data=data, **setting) as (trainee, now):
         chosen = _bench.read_samples(data, trainee, **options)
         longest = int(chosen.lengths.max())
         cost = calibrate(trainee, length=longest, capacity=chosen.capacity, repeats=repeats, progress=now)
@@ -42,9 +44,9 @@ def command(data: Path, model: str, repeats: int, as_json: bool, quiet: bool, sa
                 progress=now,
             )
     found, error = regime(cost, chosen.lengths, **chosen.shape), median_error(cost, step)
+    results = {"step": step, "cost": cost, "regime": found, "error": error, "savings": curve}
+    _bench.deliver(shown.to_json(trainee, data=chosen.said, **results), as_json=as_json, output=output)
     if as_json:
-        results = {"step": step, "cost": cost, "regime": found, "error": error, "savings": curve}
-        click.echo(shown.to_json(trainee, data=chosen.said, **results))
         return
     shown.show_setting(trainee, chosen.said)
     shown.show_steps(step, cost)

@@ -44,13 +44,14 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def load_trainee(name: str, *, dtype: str = "float32", device: str = "cpu") -> Trainee:
+def load_trainee(name: str, *, dtype: str = "float32", device: str = "cpu", vocabulary: int | None = None) -> Trainee:
     """A model by name, ready to be measured in every way.
 
     Args:
         name: A key of `SIZES` (random weights), a local Transformers directory, or `module:function`.
         dtype: Name of a torch dtype.
         device: Where it runs.
+        vocabulary: How many token ids a model of random weights knows; None is as many as its size usually does.
 
     Raises:
         PadlessError: When there is no such model, or it is no causal language model of Transformers.
@@ -65,7 +66,7 @@ def load_trainee(name: str, *, dtype: str = "float32", device: str = "cpu") -> T
 
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         raise PadlessError(f"--dtype {dtype}: no such torch dtype; try float32, bfloat16 or float64")
-    return make_trainee(_load(name).to(device=device, dtype=getattr(torch, dtype)), name=name)
+    return make_trainee(_load(name, vocabulary).to(device=device, dtype=getattr(torch, dtype)), name=name)
 
 
 def make_trainee(model: Any, *, name: str) -> Trainee:
@@ -101,11 +102,12 @@ def make_trainee(model: Any, *, name: str) -> Trainee:
     )
 
 
-def _load(name: str) -> Any:
+def _load(name: str, vocabulary: int | None) -> Any:
     from padless.frameworks.auditables import load_model
 
     if name in SIZES:
-        return _random(SIZES[name])
+        sizes = SIZES[name]
+        return _random(sizes if vocabulary is None else {**sizes, "vocab_size": vocabulary})
     if ":" not in name and "/" not in name and "." not in name:
         raise PadlessError(f"no model {name!r}; expected {', '.join(SIZES)}, a local directory, or module:function")
     return load_model(name, random=False, attention=None, layers=None, dtype=None, cache=False, vocabulary=None)
