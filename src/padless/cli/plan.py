@@ -2,12 +2,13 @@
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from padless.cli import _plan_media as media
 from padless.cli._plan_tables import show_comparison, show_plan
 
 EPILOG = """\b
@@ -36,6 +37,18 @@ NOT_COMPARED = ("lpfhp", "auto")
 )
 @click.option("--window", type=int, metavar="W", help="Plan W shuffled samples at a time. Default: all at once.")
 @click.option("--rows-per-step", default=8, show_default=True, help="Rows in a global batch, to count steps with.")
+@click.option(
+    "--views",
+    type=click.Choice(["siglip-224", "qwen2.5-vl", "qwen3-vl"]),
+    help="LENGTHS is a .jsonl or .parquet of text tokens and views; how views become tokens.",
+)
+@click.option(
+    "--prune",
+    "rules",
+    multiple=True,
+    metavar="RULE",
+    help="Take visual tokens away: drop:VIEW, every:N[:VIEW], cap:PIXELS[:VIEW]. May be given again; needs --views.",
+)
 @click.option("--compare", is_flag=True, help="Show what every strategy would give; nothing is saved.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Save the plan here, as .npz.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -44,6 +57,8 @@ def command(
     lengths: Path,
     column: str | None,
     rows_per_step: int,
+    views: str | None,
+    rules: tuple[str, ...],
     compare: bool,
     output: Path | None,
     as_json: bool,
@@ -58,9 +73,12 @@ def command(
         raise PadlessError(f"--rows-per-step is at least 1, not {rows_per_step}")
     if compare and output is not None:
         raise PadlessError("--compare saves nothing: leave out --output, or choose one --strategy")
+    if rules and views is None:
+        raise PadlessError("--prune needs --views, which says how views become tokens")
     spec = PlanSpec(**settings)
     store = _store(lengths)
-    values = _read(lengths, column, store)
+    pruned = None if views is None else media.read_pruned(lengths, views, rules)
+    values = _read(lengths, column, store) if pruned is None else pruned.after
     if compare:
         found = _compare(values, spec)
         if as_json:
@@ -69,10 +87,15 @@ def command(
             show_comparison(found)
         return
     planned, seconds = _plan(values, spec)
+    planned = replace(planned, pruning=tuple(map(str, pruned.rules))) if rules else planned
+    whole = media.whole_plan(pruned, spec) if rules else None
     saved = _save(planned, store, output)
     if as_json:
-        click.echo(json.dumps(_facts(planned, seconds) | _more(planned, rows_per_step), indent=2))
+        pruning = {"pruning": media.pruning_facts(pruned, whole, planned)} if rules else {}
+        click.echo(json.dumps(_facts(planned, seconds) | _more(planned, rows_per_step) | pruning, indent=2))
     elif not quiet:
+        if rules:
+            media.show_pruned(pruned, whole, planned)
         show_plan(planned, rows_per_step, seconds)
         if saved is not None:
             click.echo(f"\n  Wrote {saved}")
@@ -104,8 +127,6 @@ def _plan(values: Any, spec: Any) -> tuple[Any, float]:
 
 def _compare(values: Any, spec: Any) -> list[tuple[str, Any]]:
     """Every strategy with the same settings; where one cannot run, why."""
-    from dataclasses import replace
-
     from padless.errors import PadlessError
     from padless.planning import STRATEGIES
 

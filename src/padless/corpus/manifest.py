@@ -73,11 +73,12 @@ class SourceEntry(_Entry, frozen=True, kw_only=True):
     sha256: str
 
 
-class PlanEntry(FileEntry, frozen=True, kw_only=True):
-    """A saved plan: which rows, for which capacity."""
+class PlanEntry(FileEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """A saved plan: which rows, for which capacity, and by which rules visual tokens were taken away before."""
 
     capacity: int
     fingerprint: str
+    pruning: tuple[str, ...] = ()
 
 
 class TokenizerEntry(_Entry, frozen=True, kw_only=True):

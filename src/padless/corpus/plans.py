@@ -24,4 +24,5 @@ def save_plan(folder: Path, plan: Plan) -> PlanEntry:
         sha256=sha256_of(path),
         capacity=plan.capacity,
         fingerprint=plan.fingerprint,
+        pruning=plan.pruning,
     )

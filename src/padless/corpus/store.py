@@ -189,6 +189,11 @@ class TokenStore:
         """Save a plan as `plan-<capacity>.npz` and list it in the manifest, in place of one for the same capacity."""
         from padless.corpus.plans import save_plan
 
+        if plan.pruning and not np.array_equal(plan.lengths, self.lengths[plan.sample_ids]):
+            raise PadlessError(
+                f"the plan was made of lengths pruned by {', '.join(plan.pruning)}, and the samples of {self.path} "
+                "have others: rows would hold the wrong tokens; prune the source, pack it, and plan that store"
+            )
         with exclusive(self.path):
             entry = save_plan(self.path, plan)
             self.manifest = read_manifest(self.path).with_plan(entry)

@@ -29,6 +29,7 @@ class Plan:
         certificate: Rows, lower bound, what proves it.
         accounting: Where the slots went, and every token that has none.
         fingerprint: Of lengths and spec; equal fingerprints mean equal plans.
+        pruning: Rules that took visual tokens away before these lengths were counted; see `padless.rows.pruning`.
 
     Example:
         >>> from padless.planning import plan
@@ -47,6 +48,7 @@ class Plan:
     certificate: Certificate
     accounting: Accounting
     fingerprint: str
+    pruning: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         segments = self.sample_ids.size
@@ -99,6 +101,7 @@ class Plan:
         arrays = ("row_offsets", "sample_ids", "starts", "lengths")
         return (
             self.fingerprint == other.fingerprint
+            and self.pruning == other.pruning
             and self.spec == other.spec
             and self.certificate == other.certificate
             and self.accounting == other.accounting
@@ -122,6 +125,8 @@ class Plan:
             "accounting": asdict(self.accounting),
             "fingerprint": self.fingerprint,
         }
+        if self.pruning:
+            header["pruning"] = list(self.pruning)
         write_arrays(Path(path), arrays, json.dumps(header, sort_keys=True))
 
     @classmethod
@@ -143,6 +148,7 @@ class Plan:
                 certificate=Certificate(**header["certificate"]),
                 accounting=Accounting(**header["accounting"]),
                 fingerprint=header["fingerprint"],
+                pruning=tuple(header.get("pruning", ())),
             )
         except (KeyError, TypeError, IndexError) as error:
             raise PadlessError(f"{path} is not a whole plan ({error!r}); plan again") from error

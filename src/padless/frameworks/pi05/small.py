@@ -17,6 +17,7 @@ from padless.errors import PadlessError
 from padless.frameworks.pi05.layout import PolicyLayout
 from padless.frameworks.pi05.parts import AdaptiveNorm, ExpertLayer, Tower, attend, rotate, time_embedding
 from padless.frameworks.pi05.rows import PolicyRows
+from padless.measure.vla_cost import PolicyCost, Stack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,26 @@ class SmallConfig:
             state_tokens=int(self.state),
             actions=self.actions,
             tokens_per_view=(self.image // self.patch) ** 2,
+        )
+
+    @property
+    def cost(self) -> PolicyCost:
+        """What a sample costs."""
+        heads = {"layers": self.depth, "heads": self.heads, "kv_heads": 1, "head_size": self.head_size, "gated": True}
+        return PolicyCost(
+            tower=Stack(
+                layers=self.tower_depth,
+                width=self.tower_width,
+                hidden=4 * self.tower_width,
+                heads=4,
+                kv_heads=4,
+                head_size=self.tower_width // 4,
+                gated=False,
+            ),
+            view_tokens=self.layout.tokens_per_view,
+            patch=3 * self.patch**2,
+            language=Stack(width=self.width, hidden=self.hidden, **heads),
+            action=Stack(width=self.expert_width, hidden=self.expert_hidden, **heads),
         )
 
 

@@ -16,23 +16,19 @@ from padless.frameworks.pi05.generated import Shows, generate, take
 from padless.frameworks.pi05.installing import padding_free
 from padless.frameworks.pi05.small import SmallConfig, SmallPolicy
 from padless.measure.ablation import Ablatable
-from padless.measure.vla_cost import PI05_COST
 
 CAMERAS = ("base", "wrist", "ceiling", "right_wrist")
 SHOWS: tuple[Shows, ...] = ("light", "noise", "blank", "nothing")
 
 
 def small_policy(*, steps: int = 200, held_out: int = 60) -> Ablatable:
-    """Train a `SmallPolicy` on generated episodes, padding-free, and hand over episodes it has not seen.
-
-    Shares of compute are those of a pi0.5 with as many cameras.
-    """
+    """Train a `SmallPolicy` on generated episodes, padding-free, and hand over episodes it has not seen."""
     config = SmallConfig(cameras=CAMERAS)
     policy = SmallPolicy(config)
     padding_free(policy)
     train(policy, generate(config, episodes=400, shows=SHOWS), steps=steps)
     unseen = generate(config, episodes=held_out, shows=SHOWS, seed=1)
-    return policy_ablation(policy, unseen, cameras=CAMERAS, cost=PI05_COST)
+    return policy_ablation(policy, unseen, cameras=CAMERAS, cost=config.cost)
 
 
 def train(
