@@ -22,7 +22,7 @@ def test_a_person_reads_one_line_per_schedule_and_what_the_columns_mean(padless:
     for name in SCHEDULERS:
         [line] = [line for line in out.splitlines() if line.startswith(name)]
         assert len(line.split()) == 9
-    assert "idle: waiting" in out
+    assert "idle:\n  waiting, of all ranks' time" in out
     assert max(map(len, out.splitlines())) <= 100
 
 

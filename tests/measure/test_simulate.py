@@ -40,15 +40,18 @@ def test_pipelines_and_memory_equal_a_clock_kept_by_hand(lengths: list[int], dp:
     )
     cost = CostModel(constant=2.0, linear=0.5, quadratic=0.25, step=3.0)
     made = schedule(lengths, spec, strategy=strategy)
-    ends, busy, held = [], [], []
+    ends, busy, held, each = [], [], [], {}
     for rank in range(dp):
         sizes = [np.array([lengths[i] for i in share.ids]) for share in made.of_rank(rank)]
         times = [(2.0 + 0.5 * n.sum() + 0.25 * np.square(n).sum()) / pp for n in sizes]
         ends.append(pipeline_of(times, pp))
         busy.append(sum(times))
+        for share, seconds in zip(made.of_rank(rank), times, strict=True):
+            each[share.microbatch] = max(each.get(share.microbatch, 0.0), seconds)
         held.append(sum(sorted((int(n.sum()) for n in sizes), reverse=True)[:pp]) / pp)
     step = simulate_step(made, cost)
     assert step.seconds == pytest.approx(max(ends) + 3.0)
+    assert step.lockstep == pytest.approx(pipeline_of([each[n] for n in sorted(each)], pp) + 3.0)
     np.testing.assert_allclose(step.busy, busy)
     assert step.peak_slots == pytest.approx(max(held))
     assert step.idle == pytest.approx(1 - sum(busy) / (dp * (max(ends) + 3.0)))

@@ -67,13 +67,15 @@ class Step:
     """One simulated step.
 
     Attributes:
-        seconds: Until the last rank is done, the optimizer step included.
+        seconds: Until the last rank is done, the optimizer step included, when ranks meet once a step.
+        lockstep: The same when all ranks meet after every micro-batch, as sharded weights and experts make them.
         busy: float64[ranks], seconds that each rank computes in each of its stages.
         tokens: Real tokens trained on.
         peak_slots: Slots whose activations the fullest rank holds at one time, in units of all layers.
     """
 
     seconds: float
+    lockstep: float
     busy: np.ndarray
     tokens: int
     peak_slots: float
@@ -93,6 +95,7 @@ class Simulation:
         steps: Steps simulated.
         step_seconds: Mean time of a step.
         worst_seconds: Of the longest.
+        lockstep_seconds: Mean time of a step in which all ranks meet after every micro-batch.
         tokens_per_second: Real tokens over all ranks.
         imbalance: Mean over steps of max / mean work of ranks.
         worst_imbalance: Of the most uneven step.
@@ -112,6 +115,7 @@ class Simulation:
     steps: int
     step_seconds: float
     worst_seconds: float
+    lockstep_seconds: float
     tokens_per_second: float
     imbalance: float
     worst_imbalance: float
@@ -156,8 +160,11 @@ def simulate_step(made: Assignment, cost: CostModel) -> Step:
         longest[ranks] = np.maximum(longest[ranks], seconds)
         _keep_largest(held[ranks], slots)
     done = clock + (spec.pp - 1) * longest
+    together = np.zeros(made.num_microbatches)
+    np.maximum.at(together, made.microbatch, times)
     return Step(
         seconds=float(done.max()) + cost.step,
+        lockstep=float(together.sum() + (spec.pp - 1) * together.max()) + cost.step,
         busy=made.over_ranks(times),
         tokens=int(made.samples.lengths.sum()),
         peak_slots=float(held.sum(1).max()) / spec.pp,
@@ -224,6 +231,7 @@ def simulate(
         steps=count,
         step_seconds=float(seconds.mean()),
         worst_seconds=float(seconds.max()),
+        lockstep_seconds=float(np.mean([step.lockstep for step in steps])),
         tokens_per_second=tokens / float(seconds.sum()),
         imbalance=float(np.mean([a.imbalance for a in made])),
         worst_imbalance=max(a.imbalance for a in made),

@@ -107,6 +107,30 @@ def test_each_sample_once_within_all_limits_the_same_for_everyone(strategy: str,
         waiting = made.waiting
 
 
+def ends(made: Assignment, *, lockstep: bool) -> float:
+    """When the last rank is done: `p - 1` times the longest micro-batch after all of them, rank by rank or together."""
+    times = np.zeros((made.num_microbatches, made.spec.ranks))
+    bins = zip(made.microbatch, made.first_rank, made.width, made.bin_works, strict=True)
+    for number, first, width, work in bins:
+        times[number, first : first + width] = work
+    times = times.max(1, keepdims=True) if lockstep else times
+    return float((times.sum(0) + (made.spec.pp - 1) * times.max(0)).max())
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases())
+def test_no_step_ends_later_than_megatrons(case: tuple) -> None:
+    spec, [lengths, *_] = case
+    spec = dataclasses.replace(spec, max_delay=0)
+    try:
+        theirs = schedule(lengths, spec, strategy="megatron")
+    except PadlessError:
+        return
+    for strategy, lockstep in (("dp-balanced", False), ("wlb", True)):
+        made = schedule(lengths, spec, strategy=strategy)  # and what they can schedule, so can we
+        assert ends(made, lockstep=lockstep) <= ends(theirs, lockstep=lockstep) * (1 + 1e-9)
+
+
 @settings(max_examples=60, deadline=None)
 @given(case=cases())
 def test_empty_micro_batches_may_be_allowed(case: tuple) -> None:
@@ -182,7 +206,10 @@ def test_a_sample_longer_than_everything_is_named(strategy: str) -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: schedule([4], SPEC), "1 samples for 2 data-parallel ranks in 1 micro-batches.*at least 2 samples"),
+        (
+            lambda: schedule([4], SPEC),
+            "1 samples for 2 data-parallel ranks that need 1 micro-batches.*at least 2 samples",
+        ),
         (lambda: schedule([4], SPEC, strategy="megatron"), "1 samples cannot fill 2 bins.*at least 2"),
         (lambda: schedule([4], SPEC, strategy="best"), "no scheduler is called 'best'; there are dp-balanced"),
         (lambda: schedule([], SPEC), "no lengths given"),

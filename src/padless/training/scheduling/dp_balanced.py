@@ -3,8 +3,10 @@
 import numpy as np
 
 from padless.training.scheduling.assignment import Assignment, Bin, Samples
+from padless.training.scheduling.ends import apart
 from padless.training.scheduling.fill import into_bins, least_work_first, refine
-from padless.training.scheduling.limits import fewest_microbatches, refuse_oversize, refuse_too_few
+from padless.training.scheduling.limits import enough, fewest_microbatches, for_stages, refuse_oversize, too_few
+from padless.training.scheduling.next_fit import next_fit_bins
 from padless.training.scheduling.spec import SchedulingSpec
 
 
@@ -13,8 +15,9 @@ def dp_balanced(samples: Samples, spec: SchedulingSpec) -> Assignment:
 
     Work decides which rank gets a sample: dearest first to the rank with least, then swaps between the dearest and the
     cheapest rank. Room decides how many micro-batches all ranks need; a rank's samples are spread over them by work,
-    dearest micro-batch first on every rank. Where a rank has fewer samples than micro-batches it takes the shortest
-    ones of the rank that has most.
+    dearest micro-batch first on every rank. Where a rank has fewer samples than micro-batches it takes the cheapest
+    ones of the rank that has most. With pipeline stages, as many micro-batches as stages are tried too. What ends
+    soonest is taken, and so is Megatron's next-fit where small batches leave nothing better.
 
     Raises:
         PadlessError: When a sample fits no micro-batch, or there are too few samples (`empty="error"`).
@@ -22,25 +25,36 @@ def dp_balanced(samples: Samples, spec: SchedulingSpec) -> Assignment:
     slots = spec.padded(samples.lengths)
     refuse_oversize(samples, slots, spec)
     works = spec.works(slots)
+    candidates = [bins for bins in (*by_work(works, slots, spec), next_fit_bins(slots, spec)) if bins]
+    if not candidates:
+        raise too_few(len(samples), spec)
+    return Assignment.of(spec, samples, min(candidates, key=lambda bins: apart(bins, works, spec)))
+
+
+def by_work(works: np.ndarray, slots: np.ndarray, spec: SchedulingSpec) -> list[list[Bin] | None]:
+    """Bins of equal work for every rank, for each number of micro-batches worth trying; None for too few samples."""
     owner = refine(least_work_first(works, spec.dp), works, spec.dp)
-    count = fewest_microbatches(owner, slots, spec)
-    while True:
-        refuse_too_few(len(samples), count, spec)
+    needed = fewest_microbatches(owner, slots, spec)
+    counts = [needed, *for_stages(needed, len(works), spec)]
+    return [_spread(owner, works, slots, count, spec) for count in counts]
+
+
+def _spread(
+    owner: np.ndarray, works: np.ndarray, slots: np.ndarray, count: int, spec: SchedulingSpec
+) -> list[Bin] | None:
+    """Each rank's samples over at least `count` micro-batches."""
+    while enough(len(works), count, spec):
         shared = _everyone_has(owner, works, spec.dp, count)
-        found = [_rank(np.flatnonzero(shared == rank), works, slots, count, spec) for rank in range(spec.dp)]
-        if all(bins is not None for bins in found):
-            break
+        found = []
+        for rank in range(spec.dp):
+            bins = _rank(np.flatnonzero(shared == rank), works, slots, count, spec)
+            if bins is None:
+                break
+            found += [Bin(n, rank * spec.cp, spec.cp, members) for n, members in enumerate(bins) if members]
+        else:
+            return found
         count += spec.microbatch_multiple  # ends at the latest when every sample has its own
-    return Assignment.of(
-        spec,
-        samples,
-        [
-            Bin(number, rank * spec.cp, spec.cp, members)
-            for rank, bins in enumerate(found)
-            for number, members in enumerate(bins or [])
-            if members
-        ],
-    )
+    return None
 
 
 def _rank(

@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -9,13 +10,15 @@ import numpy as np
 from padless.errors import PadlessError
 from padless.training.scheduling.assignment import Assignment, Bin, Samples
 from padless.training.scheduling.fill import into_bins
-from padless.training.scheduling.limits import in_step, refuse_oversize
+from padless.training.scheduling.limits import for_stages, multiple_of, refuse_oversize
 from padless.training.scheduling.spec import SchedulingSpec
 
-SHARES = (1.0, 0.7, 0.5, 0.25, 0.1, 0.0)
-"""How much of the mean rank's work a sample may be on one of its ranks; tried until ranks are even. 0: all ranks."""
-EVEN = 1.02
-"""Ranks are even when the last one is done within this of the mean; another share has to beat that to be worth it."""
+SHARES = (1.0, 0.7, 0.5, 0.25, 0.1)
+"""How much of the mean rank's work a sample may be on one of its ranks; tried until ranks are even."""
+EVEN = 1.005
+"""Ranks are even when the last one is done within this of the mean."""
+WORTH = 1.01
+"""Groups twice as wide for all samples communicate more: taken where they end sooner by this."""
 
 
 class _Layout(NamedTuple):
@@ -41,8 +44,8 @@ def dynamic_cp(samples: Samples, spec: SchedulingSpec) -> Assignment:
 
     A sample takes the fewest ranks that hold it and keep its work on one of them below a share of the mean rank's. The
     widest go first, each to the group of neighbours that is free first; samples of one rank level the ranks out.
-    Shares are tried from 1 down until ranks are within 2 %: narrower groups communicate less. Samples that follow each
-    other in one group are packed together.
+    Smaller shares, then wider groups for all, are tried until ranks are within 0.5 %: narrow groups communicate less.
+    Samples that follow each other in one group are packed together.
 
     `sizes="power-of-two"` keeps groups at multiples of their size (Megatron-Core's process groups; all ranks together
     count as one), so that the members of a group are always free together. `"free"` takes any number of neighbours, so
@@ -79,26 +82,38 @@ def _sizes(kind: str, ranks: int) -> np.ndarray:
 
 
 def _best_layout(samples: Samples, spec: SchedulingSpec) -> _Layout:
-    """The first way that makes ranks even, else nearly the soonest end; no rank stays without a sample."""
+    """The first way that makes ranks even, else the one that ends soonest; no rank stays without a sample."""
     kinds = ["power-of-two"] if spec.sizes == "power-of-two" else ["free", "power-of-two"]
-    layouts = []
-    for share, kind in itertools.product(SHARES, kinds):
-        layouts.append(_layout(samples, share, kind, spec))
-        done = layouts[-1].done
-        if done.min() and done.max() * spec.ranks <= EVEN * (layouts[-1].times * layouts[-1].width).sum():
-            return layouts[-1]
-    busy = [layout for layout in layouts if layout.done.min()] or layouts
-    soonest = min(int(layout.done.max()) for layout in busy)
-    return next(layout for layout in busy if layout.done.max() <= EVEN * soonest)
+    narrow = [(kind, share, 1) for share, kind in itertools.product(SHARES, kinds)]
+    wide = [("power-of-two", 1.0, int(least)) for least in _sizes("power-of-two", spec.ranks)[1:]]
+    best, soonest = None, math.inf
+    for kind, share, least in narrow + wide:
+        layout = _layout(samples, kind, share, least, spec)
+        last = int(layout.done.max())
+        if layout.done.min() and last * spec.ranks <= EVEN * int((layout.times * layout.width).sum()):
+            return layout
+        ends = last * WORTH ** math.log2(least) if layout.done.min() else math.inf
+        if best is None or ends < soonest:
+            best, soonest = layout, ends
+    assert best is not None
+    return best
 
 
-def _layout(samples: Samples, share: float, kind: str, spec: SchedulingSpec) -> _Layout:
-    """Widths, then places: widest first, and in one width the longest first."""
+def _layout(samples: Samples, kind: str, share: float, least: int, spec: SchedulingSpec) -> _Layout:
+    """Widths, then places: widest first, and in one width the longest first.
+
+    Args:
+        samples: The samples.
+        kind: Sizes that groups may have.
+        share: Most of the mean rank's work that a sample is on one of its ranks.
+        least: Fewest ranks of any group.
+        spec: The cluster.
+    """
     lengths, sizes = samples.lengths, _sizes(kind, spec.ranks)
     widest = int(_slots(lengths, spec.ranks, spec).max()) + 2 * spec.unit_of(spec.ranks)  # no width takes more slots
     alone = spec.works(_slots(lengths, 1, spec), largest=widest)
     mean = int(alone.sum()) / spec.ranks
-    wanted = np.ceil(alone / (share * mean)).astype(np.int64) if share else np.full(len(lengths), spec.ranks)
+    wanted = np.maximum(np.ceil(alone / (share * mean)).astype(np.int64), least)
     wanted = np.maximum(wanted, -(-lengths // spec.max_seqlen_per_rank))
     index = np.minimum(np.searchsorted(sizes, wanted), len(sizes) - 1)
     while (over := _slots(lengths, sizes[index], spec) > sizes[index] * spec.max_seqlen_per_rank).any():
@@ -224,7 +239,8 @@ def _even_numbers(bins: list[Bin], samples: Samples, spec: SchedulingSpec) -> li
     counts = np.zeros(spec.ranks, np.int64)
     for b in bins:
         counts[b.first : b.first + b.width] += 1
-    count = in_step(int(counts.max()), len(samples), spec)
+    count = multiple_of(int(counts.max()), spec)
+    count = max([count, *for_stages(count, len(samples), spec)])
     by_rank: dict[int, list[Bin]] = {rank: [] for rank in range(spec.ranks)}
     for b in bins:
         if b.width == 1:

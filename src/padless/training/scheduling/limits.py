@@ -38,33 +38,37 @@ def refuse_oversize(samples: Samples, slots: np.ndarray, spec: SchedulingSpec, *
     )
 
 
-def refuse_too_few(samples: int, microbatches: int, spec: SchedulingSpec) -> None:
-    """Refuse a batch in which some rank would have nothing to do in some micro-batch.
+def enough(samples: int, microbatches: int, spec: SchedulingSpec) -> bool:
+    """Whether every rank has a sample for each of so many micro-batches, or need not have one."""
+    return spec.empty == "allow" or samples >= microbatches * spec.dp
 
-    Raises:
-        PadlessError: Unless the spec allows empty micro-batches.
-    """
-    if spec.empty == "error" and samples < microbatches * spec.dp:
-        raise PadlessError(
-            f"{samples:,} samples for {spec.dp} data-parallel ranks in {microbatches} micro-batches each: some would "
-            f"be empty, and the ranks that have one would wait for ever; give at least {microbatches * spec.dp:,} "
-            "samples a global batch, fewer ranks, or empty='allow' and run padding there"
-        )
+
+def too_few(samples: int, spec: SchedulingSpec) -> PadlessError:
+    """The error for a batch in which some rank would have nothing to do in some micro-batch."""
+    microbatches = multiple_of(samples // spec.dp + 1, spec)
+    return PadlessError(
+        f"{samples:,} samples for {spec.dp} data-parallel ranks that need {microbatches} micro-batches each: some would "
+        f"be empty, and the ranks that have one would wait for ever; give at least {microbatches * spec.dp:,} "
+        "samples a global batch, fewer ranks, or empty='allow' and run padding there"
+    )
 
 
 def fewest_microbatches(owner: np.ndarray, slots: np.ndarray, spec: SchedulingSpec) -> int:
-    """The micro-batches that every rank needs at least, for its slots, its samples and the pipeline."""
+    """The micro-batches that every rank needs at least, for its slots and its samples; a multiple as the spec says."""
     used = np.zeros(spec.dp, np.int64)
     np.add.at(used, owner, slots)
     count = -(-int(used.max()) // spec.capacity)
     if spec.most is not None:
         count = max(count, -(-int(np.bincount(owner).max()) // spec.most))
-    return in_step(count, len(owner), spec)
+    return multiple_of(count, spec)
 
 
-def in_step(count: int, samples: int, spec: SchedulingSpec) -> int:
-    """At least `count` micro-batches: a multiple as the spec says, and as many as stages where samples suffice."""
-    multiple = spec.microbatch_multiple
-    count = -(-count // multiple) * multiple
-    for_stages = -(-spec.pp // multiple) * multiple
-    return max(count, for_stages) if samples >= for_stages * spec.dp else count
+def multiple_of(count: int, spec: SchedulingSpec) -> int:
+    """At least `count` micro-batches, a multiple as the spec says."""
+    return -(-count // spec.microbatch_multiple) * spec.microbatch_multiple
+
+
+def for_stages(needed: int, samples: int, spec: SchedulingSpec) -> list[int]:
+    """As many micro-batches as stages, where that is more than needed and samples suffice; else nothing."""
+    count = multiple_of(spec.pp, spec)
+    return [count] if count > needed and samples >= count * spec.dp else []

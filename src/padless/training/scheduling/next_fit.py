@@ -1,5 +1,7 @@
 """`megatron`: what Megatron-Core's `dp_balanced` does, for runs that must not change."""
 
+import numpy as np
+
 from padless.errors import PadlessError
 from padless.training.scheduling.assignment import Assignment, Bin, Samples
 from padless.training.scheduling.limits import refuse_oversize
@@ -20,6 +22,34 @@ def next_fit(samples: Samples, spec: SchedulingSpec) -> Assignment:
     """
     slots = spec.padded(samples.lengths)
     refuse_oversize(samples, slots, spec)
+    bins = next_fit_bins(slots, spec)
+    if bins is None:
+        wanted = -(-len(_next_fit(slots, spec)) // (spec.dp * spec.microbatch_multiple))
+        wanted *= spec.dp * spec.microbatch_multiple
+        raise PadlessError(
+            f"{len(samples):,} samples cannot fill {wanted:,} bins ({spec.dp} data-parallel ranks, a multiple of "
+            f"{spec.microbatch_multiple} micro-batches each); give at least {wanted:,} samples a global batch"
+        )
+    return Assignment.of(spec, samples, bins)
+
+
+def next_fit_bins(slots: np.ndarray, spec: SchedulingSpec) -> list[Bin] | None:
+    """The bins, or None when samples are too few to make their number a multiple."""
+    found = _next_fit(slots, spec)
+    multiple = spec.dp * spec.microbatch_multiple
+    wanted = -(-len(found) // multiple) * multiple
+    if wanted > len(slots):
+        return None
+    last = len(found) - 1
+    while len(found) < wanted:
+        if len(found[last]) > 1:
+            found.append([found[last].pop()])
+        else:
+            last -= 1
+    return [Bin(n // spec.dp, n % spec.dp * spec.cp, spec.cp, members) for n, members in enumerate(found)]
+
+
+def _next_fit(slots: np.ndarray, spec: SchedulingSpec) -> list[list[int]]:
     bins: list[list[int]] = [[]]
     used = 0
     for i, size in enumerate(slots.tolist()):
@@ -28,21 +58,4 @@ def next_fit(samples: Samples, spec: SchedulingSpec) -> Assignment:
             used = 0
         bins[-1].append(i)
         used += size
-    multiple = spec.dp * spec.microbatch_multiple
-    wanted = -(-len(bins) // multiple) * multiple
-    if wanted > len(samples):
-        raise PadlessError(
-            f"{len(samples):,} samples cannot fill {wanted:,} bins ({spec.dp} data-parallel ranks, a multiple of "
-            f"{spec.microbatch_multiple} micro-batches each); give at least {wanted:,} samples a global batch"
-        )
-    last = len(bins) - 1
-    while len(bins) < wanted:
-        if len(bins[last]) > 1:
-            bins.append([bins[last].pop()])
-        else:
-            last -= 1
-    return Assignment.of(
-        spec,
-        samples,
-        [Bin(n // spec.dp, n % spec.dp * spec.cp, spec.cp, members) for n, members in enumerate(bins)],
-    )
+    return bins

@@ -4,19 +4,23 @@ import numpy as np
 
 from padless.training.balance import deal
 from padless.training.scheduling.assignment import Assignment, Bin, Samples
+from padless.training.scheduling.dp_balanced import by_work
+from padless.training.scheduling.ends import in_lockstep
 from padless.training.scheduling.fill import into_bins, refine
-from padless.training.scheduling.limits import in_step, refuse_oversize, refuse_too_few
+from padless.training.scheduling.limits import enough, for_stages, multiple_of, refuse_oversize, too_few
+from padless.training.scheduling.next_fit import next_fit_bins
 from padless.training.scheduling.spec import SchedulingSpec
 
 
 def wlb(samples: Samples, spec: SchedulingSpec) -> Assignment:
-    """Share samples out so that all micro-batches of all ranks do equal work, which is what a pipeline waits for.
+    """Share samples out so that all micro-batches of all ranks do equal work, for ranks that meet after each of them.
 
     After WLB-LLM (arXiv 2503.17924, section 4): a sample that alone outweighs a micro-batch waits in a queue until
     there is one for every micro-batch; the rest go dearest first to the micro-batch with least work. Here nothing waits
     longer than `max_delay` global batches: when one is due, its whole queue goes with it, so that one step is long
     and not several. A micro-batch may take `max_seqlen_per_rank`, which is memory, not the longest sample: short
-    samples need more slots for the same work.
+    samples need more slots for the same work. Ranks of equal work and Megatron's next-fit are compared with that, and
+    what ends soonest is taken.
 
     Raises:
         PadlessError: When a sample fits no micro-batch, or there are too few samples (`empty="error"`).
@@ -26,29 +30,44 @@ def wlb(samples: Samples, spec: SchedulingSpec) -> Assignment:
     works = spec.works(slots)
     now = _released(samples, works, slots, spec)
     placed = np.flatnonzero(now)
-    count = _microbatches(slots[placed], spec)
-    while True:
-        refuse_too_few(len(placed), count, spec)
-        bins = into_bins(works[placed], slots[placed], count * spec.dp, room=spec.capacity, most=spec.most)
-        if bins is not None:
-            break
+    works, slots = works[placed], slots[placed]
+    needed = _microbatches(slots, spec)
+    candidates: list[list[Bin] | None] = [
+        _equal(works, slots, count, spec) for count in (needed, *for_stages(needed, len(slots), spec))
+    ]
+    candidates += [*by_work(works, slots, spec), next_fit_bins(slots, spec)]
+    candidates = [bins for bins in candidates if bins]
+    if not candidates:
+        raise too_few(len(placed), spec)
+    bins = min(candidates, key=lambda bins: in_lockstep(bins, works, spec))
+    held = samples.take(np.flatnonzero(~now)).older()
+    return Assignment.of(spec, samples.take(placed), bins, held)
+
+
+def _microbatches(slots: np.ndarray, spec: SchedulingSpec) -> int:
+    """How many each rank needs at least for all slots and samples together."""
+    count = max(-(-int(slots.sum()) // (spec.capacity * spec.dp)), 1)
+    if spec.most is not None:
+        count = max(count, -(-len(slots) // (spec.most * spec.dp)))
+    return multiple_of(count, spec)
+
+
+def _equal(works: np.ndarray, slots: np.ndarray, count: int, spec: SchedulingSpec) -> list[Bin] | None:
+    """Bins of equal work, at least `count` for each rank, dealt so that ranks and micro-batches are even."""
+    bins = None
+    while bins is None:
+        if not enough(len(works), count, spec):
+            return None
+        bins = into_bins(works, slots, count * spec.dp, room=spec.capacity, most=spec.most)
         count += spec.microbatch_multiple
-    bins = _closer(bins, works[placed], slots[placed], spec)
-    costs = np.array([works[placed][members].sum() for members in bins], dtype=np.float64)
-    made = [
-        Bin(number, rank * spec.cp, spec.cp, placed[bins[b]].tolist())
+    bins = _closer(bins, works, slots, spec)
+    costs = np.array([works[members].sum() for members in bins], dtype=np.float64)
+    return [
+        Bin(number, rank * spec.cp, spec.cp, bins[b])
         for rank, share in enumerate(deal(costs, spec.dp))
         for number, b in enumerate(share)
         if bins[b]
     ]
-    return Assignment.of(spec, samples, made, samples.take(np.flatnonzero(~now)).older())
-
-
-def _microbatches(slots: np.ndarray, spec: SchedulingSpec) -> int:
-    count = max(-(-int(slots.sum()) // (spec.capacity * spec.dp)), 1)
-    if spec.most is not None:
-        count = max(count, -(-len(slots) // (spec.most * spec.dp)))
-    return in_step(count, len(slots), spec)
 
 
 def _closer(bins: list[list[int]], works: np.ndarray, slots: np.ndarray, spec: SchedulingSpec) -> list[list[int]]:
@@ -69,7 +88,7 @@ def _released(samples: Samples, works: np.ndarray, slots: np.ndarray, spec: Sche
     now = np.ones(len(samples), dtype=bool)
     if spec.max_delay == 0:
         return now
-    bins = _microbatches(slots, spec) * spec.dp
+    bins = _step(slots, spec)
     for queue in _queues(samples, works, bins, spec):
         if len(queue) == 0:
             continue
@@ -77,8 +96,14 @@ def _released(samples: Samples, works: np.ndarray, slots: np.ndarray, spec: Sche
         whole = len(queue) // bins * bins
         due = bool(samples.ages[oldest_first[0]] >= spec.max_delay)
         now[oldest_first[len(queue) if due else whole :]] = False
-    fewest = _microbatches(slots[now], spec) * spec.dp if now.any() else 1
+    fewest = _step(slots[now], spec) if now.any() else 1
     return now if int(now.sum()) >= fewest else np.ones(len(samples), dtype=bool)
+
+
+def _step(slots: np.ndarray, spec: SchedulingSpec) -> int:
+    """Micro-batches of a step over all ranks."""
+    needed = _microbatches(slots, spec)
+    return max([needed, *for_stages(needed, len(slots), spec)]) * spec.dp
 
 
 def _queues(samples: Samples, works: np.ndarray, bins: int, spec: SchedulingSpec) -> list[np.ndarray]:
