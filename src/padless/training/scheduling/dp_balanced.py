@@ -3,9 +3,9 @@
 import numpy as np
 
 from padless.training.scheduling.assignment import Assignment, Bin, Samples
-from padless.training.scheduling.ends import apart
+from padless.training.scheduling.ends import apart, soonest
 from padless.training.scheduling.fill import into_bins, least_work_first, refine
-from padless.training.scheduling.limits import enough, fewest_microbatches, for_stages, refuse_oversize, too_few
+from padless.training.scheduling.limits import enough, fewest_microbatches, for_stages, refuse_oversize
 from padless.training.scheduling.next_fit import next_fit_bins
 from padless.training.scheduling.spec import SchedulingSpec
 
@@ -25,10 +25,8 @@ def dp_balanced(samples: Samples, spec: SchedulingSpec) -> Assignment:
     slots = spec.padded(samples.lengths)
     refuse_oversize(samples, slots, spec)
     works = spec.works(slots)
-    candidates = [bins for bins in (*by_work(works, slots, spec), next_fit_bins(slots, spec)) if bins]
-    if not candidates:
-        raise too_few(len(samples), spec)
-    return Assignment.of(spec, samples, min(candidates, key=lambda bins: apart(bins, works, spec)))
+    candidates = [*by_work(works, slots, spec), next_fit_bins(slots, spec)]
+    return Assignment.of(spec, samples, soonest(candidates, apart, works, spec))
 
 
 def by_work(works: np.ndarray, slots: np.ndarray, spec: SchedulingSpec) -> list[list[Bin] | None]:

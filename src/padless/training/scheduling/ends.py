@@ -1,13 +1,26 @@
 """When the last rank is done, in whole units of work: what schedulers of fixed groups compare their candidates by."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from padless.training.scheduling.assignment import Bin
+from padless.training.scheduling.limits import too_few
 from padless.training.scheduling.spec import SchedulingSpec
 
 Ends = Callable[[list[Bin], np.ndarray, SchedulingSpec], int]
+
+
+def soonest(candidates: Iterable[list[Bin] | None], ends: Ends, works: np.ndarray, spec: SchedulingSpec) -> list[Bin]:
+    """The candidate that ends first, the earlier one of equals.
+
+    Raises:
+        PadlessError: When there is none: each would have left some rank without a sample.
+    """
+    found = [bins for bins in candidates if bins is not None]
+    if not found:
+        raise too_few(len(works), spec)
+    return min(found, key=lambda bins: ends(bins, works, spec))
 
 
 def apart(bins: list[Bin], works: np.ndarray, spec: SchedulingSpec) -> int:

@@ -47,8 +47,8 @@ def too_few(samples: int, spec: SchedulingSpec) -> PadlessError:
     """The error for a batch in which some rank would have nothing to do in some micro-batch."""
     microbatches = multiple_of(samples // spec.dp + 1, spec)
     return PadlessError(
-        f"{samples:,} samples for {spec.dp} data-parallel ranks that need {microbatches} micro-batches each: some would "
-        f"be empty, and the ranks that have one would wait for ever; give at least {microbatches * spec.dp:,} "
+        f"{samples:,} samples for {spec.dp} data-parallel ranks that need {microbatches} micro-batches each: some "
+        f"would be empty, and the ranks that have one would wait for ever; give at least {microbatches * spec.dp:,} "
         "samples a global batch, fewer ranks, or empty='allow' and run padding there"
     )
 

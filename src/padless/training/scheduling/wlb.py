@@ -5,9 +5,9 @@ import numpy as np
 from padless.training.balance import deal
 from padless.training.scheduling.assignment import Assignment, Bin, Samples
 from padless.training.scheduling.dp_balanced import by_work
-from padless.training.scheduling.ends import in_lockstep
+from padless.training.scheduling.ends import in_lockstep, soonest
 from padless.training.scheduling.fill import into_bins, refine
-from padless.training.scheduling.limits import enough, for_stages, multiple_of, refuse_oversize, too_few
+from padless.training.scheduling.limits import enough, for_stages, multiple_of, refuse_oversize
 from padless.training.scheduling.next_fit import next_fit_bins
 from padless.training.scheduling.spec import SchedulingSpec
 
@@ -32,14 +32,9 @@ def wlb(samples: Samples, spec: SchedulingSpec) -> Assignment:
     placed = np.flatnonzero(now)
     works, slots = works[placed], slots[placed]
     needed = _microbatches(slots, spec)
-    candidates: list[list[Bin] | None] = [
-        _equal(works, slots, count, spec) for count in (needed, *for_stages(needed, len(slots), spec))
-    ]
-    candidates += [*by_work(works, slots, spec), next_fit_bins(slots, spec)]
-    candidates = [bins for bins in candidates if bins]
-    if not candidates:
-        raise too_few(len(placed), spec)
-    bins = min(candidates, key=lambda bins: in_lockstep(bins, works, spec))
+    equal = [_equal(works, slots, count, spec) for count in (needed, *for_stages(needed, len(slots), spec))]
+    candidates = [*equal, *by_work(works, slots, spec), next_fit_bins(slots, spec)]
+    bins = soonest(candidates, in_lockstep, works, spec)
     held = samples.take(np.flatnonzero(~now)).older()
     return Assignment.of(spec, samples.take(placed), bins, held)
 
