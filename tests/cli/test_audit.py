@@ -1,6 +1,7 @@
 """`padless audit`: exit codes, the table, JSON, the page, and what a user may get wrong."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,8 @@ def store(tmp_path: Path) -> Path:
 
 def test_a_right_model_of_ones_own(padless, models: str) -> None:
     code, out, err = padless("audit", f"{models}:right")
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert all(re.match(r"padless: \d+ s, \w+", line) for line in err.splitlines()), err  # on a slow machine
     assert "all that applies is proven" in out
     assert [line.split()[0] for line in out.splitlines() if " proven " in line][:2] == ["traps", "isolation"]
 

@@ -1,6 +1,6 @@
 """How an audit looks on a terminal: progress while it runs, a table when it is done."""
 
-import sys
+from collections.abc import Callable
 
 import click
 
@@ -8,6 +8,7 @@ from padless.auditing.checks import CHECKS
 from padless.auditing.explain import EXPLANATIONS
 from padless.auditing.mechanisms import MECHANISMS
 from padless.auditing.report import AuditReport, CheckResult
+from padless.cli._progress import Progress
 
 COLOURS = {"proven": "green", "violated": "red", "undecided": "yellow", "not-applicable": "bright_black"}
 SUMMARY = {
@@ -17,24 +18,14 @@ SUMMARY = {
 }
 
 
-class progress:  # noqa: N801 - used like the function of the same name for other commands
-    """Called by `audit` around each check; one line that changes on a terminal, nothing elsewhere."""
+def told(progress: Progress) -> Callable[[str, CheckResult | None], None]:
+    """What `audit` calls around each check."""
+    names = list(CHECKS)
 
-    def __init__(self, silent: bool):
-        self.silent = silent
-        self.live = not silent and sys.stderr.isatty()
+    def tell(check: str, result: CheckResult | None) -> None:
+        progress.update(check, (names.index(check) + (result is not None)) / len(names), CHECKS[check])
 
-    def __call__(self, check: str, result: CheckResult | None) -> None:
-        if not self.live:
-            return
-        names = list(CHECKS)
-        done = names.index(check) + (result is not None)
-        text = f"\r\033[K  {done}/{len(names)}  {check}: {CHECKS[check]}" if result is None else "\r\033[K"
-        click.echo(text, nl=False, err=True)
-
-    def say(self, line: str) -> None:
-        if not self.silent:
-            click.echo(line, err=True)
+    return tell
 
 
 def show(report: AuditReport, *, explain: bool) -> None:

@@ -59,8 +59,8 @@ def _arm(step: "StepResult", result: Any) -> Any:
         real_tokens_per_second=result.real_tokens_per_second,
         peak_memory=result.peak_memory,
         ratio=step.ratio(result),
-        note=f"{work.slots:,} slots, {work.padding:.1%} padding, {work.calls} micro-batches; "
-        f"{step.share(result):.0%} of the ideal ratio",
+        note=f"{work.slots:,} slots, {work.padding:.1%} padding, "
+        f"{work.calls} micro-batch{'es' if work.calls > 1 else ''}",
     )
 
 

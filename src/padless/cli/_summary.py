@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from padless.cli._tables import console, table
+from padless.corpus.part_stores import PartStores
 from padless.corpus.summary import Summary
 from padless.training.steps import advice
 
@@ -45,6 +46,28 @@ def _lines(summary: Summary) -> list[str]:
     return [counts, str(summary.plan.certificate), *_losses(summary), advice(summary.plan.accounting)]
 
 
+def show_parts(made: PartStores, output: Path) -> None:
+    """What a store for each part holds, and what planning them apart costs."""
+    first, last = made.stores[0], made.stores[-1]
+    lines = [
+        f"{len(made.stores):,} stores in {output}, {first} to {last}: {made.samples:,} samples, {made.tokens:,} tokens",
+        f"{made.rows:,} rows, planned part by part",
+    ]
+    if made.rows_together is not None:
+        more = made.rows - made.rows_together
+        lines.append(
+            f"One plan over all of them would have {made.rows_together:,}: {more:,} rows more ({made.cost:.3%})"
+        )
+    for what in ("truncated", "split", "dropped"):
+        if count := getattr(made, f"{what}_samples"):
+            tokens = getattr(made, f"{what}_tokens", None)
+            lines.append(f"{what.capitalize()}: {count:,} samples" + ("" if tokens is None else f", {tokens:,} tokens"))
+    if made.rejected_records:
+        lines.append(f"Rejected: {made.rejected_records:,} records, each with its reason in its part's rejected.jsonl")
+    for line in lines:
+        click.echo(f"  {line}")
+
+
 def _losses(summary: Summary) -> list[str]:
     """One line for each thing that did not come through whole; silence means that everything did."""
     lines = []
@@ -78,4 +101,5 @@ def _next(output: Path, capacity: int) -> list[tuple[str, str]]:
         (f"padless verify {output}", "check every promise"),
         (f"padless inspect {output} --row 0", "look at a row"),
         (f"padless plan {output} --capacity {2 * capacity}", "other rows from the same tokens"),
+        (f"padless report {output} -o report.html", "one page that shows it"),
     ]

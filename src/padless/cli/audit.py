@@ -37,11 +37,12 @@ def command(
     Exit codes: 0 all proven, 1 something leaks or is wrong, 2 wrong use, 3 something could not be decided.
     """
     from padless.cli import _audit_report as shown
+    from padless.cli._progress import progress
 
     if model is None and options["data"] is None:
         raise click.UsageError("give a MODEL, or --data STORE, or both")
-    silent = quiet or as_json
-    report = _audit(model, shown.progress(silent), **options)
+    with progress(quiet or as_json) as now:
+        report = _audit(model, now, **options)
     if html is not None:
         from padless.auditing.page import write_page
 
@@ -110,6 +111,7 @@ def _model(
 
     require("torch", extra="torch", feature="padless audit")
     from padless.auditing import audit
+    from padless.cli._audit_report import told
     from padless.frameworks import auditables
 
     stored = None
@@ -143,5 +145,5 @@ def _model(
         shift=auditables.shift_of(model),
         seed=seed,
         name=f"{name} ({type(model).__name__}, collator {named or 'of the audit'})",
-        progress=progress,
+        progress=told(progress),
     )
