@@ -4,11 +4,13 @@
 
 Sections: `tower` times a vision tower of Qwen2.5-VL and Qwen3-VL, forward and backward, with Transformers' own loop
 over windows and frames and with one varlen call per layer. `training` times the gradients of a small vision-language
-model on padded batches and on packed rows of the same samples.
+model on padded batches and on packed rows of the same samples. `policy` times a step of a small pi0.5 padded, trimmed
+and padding-free; `cost` counts what pi0.5 on LIBERO saves.
 """
 
 import argparse
 import copy
+import dataclasses
 import functools
 import statistics
 import time
@@ -149,7 +151,244 @@ def tower_step(model: Any, pixels: torch.Tensor, grids: torch.Tensor, known: dic
     return found.detach()
 
 
-SECTIONS: dict[str, Callable[[str, int], None]] = {"tower": tower}
+# Packed multimodal training -------------------------------------------------------------------------------------------
+
+TEXT = {"vocab_size": 2000, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4}
+IMAGE_TOKEN, CAPACITY, ROWS = 1999, 1024, 8
+
+
+def training(device: str, repeats: int) -> None:
+    """Gradients of the same samples: padded batches as Transformers takes them, and packed rows."""
+    from padless.frameworks.qwen_vl import layout_of
+    from padless.frameworks.transformers import prepare
+    from padless.training import MediaDataset
+
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    rows = []
+    for kind in ("qwen2_5_vl", "qwen3_vl"):
+        shipped = make_vlm(kind).to(device, dtype)
+        ready = copy.deepcopy(shipped)
+        prepare(ready)
+        samples = make_samples()
+        data = MediaDataset(samples, random_pixels, layout=layout_of(shipped), capacity=CAPACITY, patch_capacity=4096)
+        packed = [_on(data[i], device, dtype) for i in range(len(data))]
+        targets = sum(batch.num_targets for batch in packed)
+        batches = [samples[at : at + ROWS] for at in range(0, len(samples), ROWS)]
+        longest = max(len(each["input_ids"]) for each in samples)
+        padded = {
+            "padded": [padded_call(batch, None, device, dtype) for batch in batches],
+            "padded to the longest": [padded_call(batch, longest, device, dtype) for batch in batches],
+        }
+        ways: dict[str, Run] = {
+            name: functools.partial(padded_gradients, shipped, calls, targets) for name, calls in padded.items()
+        }
+        ways["padless"] = functools.partial(packed_gradients, ready, packed, targets)
+        ways["tower"] = functools.partial(tower_gradients, shipped, padded["padded"])
+        expected, found = ways["padded"](), ways["padless"]()
+        off = float((found - expected).norm() / expected.norm())
+        ms = medians(ways, repeats, device)
+        real = sum(len(each["input_ids"]) for each in samples)
+        for name, calls in padded.items():
+            waste = 1 - real / sum(call["input_ids"].numel() for call in calls)
+            # The tower has no padding in either way: only the rest of the step can become shorter.
+            ideal = ms[name] / (ms["tower"] + (ms[name] - ms["tower"]) * (1 - waste))
+            ratio = ms[name] / ms["padless"]
+            cells = [f"{waste:.0%}", f"{ms[name]:.0f}", f"{ms['padless']:.0f}", f"{ms['tower']:.0f}"]
+            rows.append([kind, name, *cells, f"{ratio:.2f}", f"{ideal:.2f}", f"{ratio / ideal:.0%}", f"{off:.0e}"])
+        print(f"{kind}: {len(samples)} samples, {real:,} tokens, {data.plan.certificate}")
+    print(f"\nForward, loss and backward over all samples, {device}, {str(dtype).removeprefix('torch.')}\n")
+    head = [
+        "model",
+        "against",
+        "padding",
+        "its ms",
+        "padless, ms",
+        "of them tower, ms",
+        "ratio",
+        "ideal",
+        "of ideal",
+        "off",
+    ]
+    table(head, rows)
+
+
+def make_vlm(kind: str) -> Any:
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    rotary = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 12, 12]}
+    text = {**TEXT, "num_attention_heads": 4, "num_key_value_heads": 4, "rope_parameters": rotary, "bos_token_id": None}
+    vision = {"hidden_size": 128, "intermediate_size": 256, "num_heads": 2, "depth": 2, "out_hidden_size": 256}
+    own = {"fullatt_block_indexes": [1]} if kind == "qwen2_5_vl" else {"deepstack_visual_indexes": [0]}
+    if kind == "qwen3_vl":
+        text["head_dim"] = 64
+    config = AutoConfig.for_model(
+        kind,
+        text_config={**text, "eos_token_id": None},
+        vision_config={**vision, **own, "patch_size": 14},
+        image_token_id=IMAGE_TOKEN,
+        video_token_id=IMAGE_TOKEN - 1,
+    )
+    torch.manual_seed(0)
+    return AutoModelForImageTextToText.from_config(config)
+
+
+def make_samples(count: int = 64) -> list[dict[str, Any]]:
+    """Instruction data: a picture or two of mixed sizes, or none, and a text of log-normal length."""
+    rng = np.random.default_rng(1)
+    samples = []
+    for _ in range(count):
+        grids = [[1, *(2 * rng.integers(3, 10, 2)).tolist()] for _ in range(int(rng.integers(0, 3)))]
+        text = int(np.clip(rng.lognormal(np.log(80), 0.8), 8, 600))
+        # A mark before each image: Transformers' own positions cannot tell neighbouring ones apart.
+        seen = [token for _, h, w in grids for token in (1950, *[IMAGE_TOKEN] * (h * w // 4))]
+        ids = np.array([*rng.integers(3, 1900, 4), *seen, *rng.integers(3, 1900, text)])
+        labels = np.where(np.arange(len(ids)) < len(ids) - text // 2, -100, ids)
+        samples.append({"input_ids": ids, "labels": labels, "image_grid_thw": np.array(grids).reshape(-1, 3)})
+    return samples
+
+
+def random_pixels(sample: dict[str, Any]) -> dict[str, Any]:
+    patches = int(sample["image_grid_thw"].prod(axis=1).sum())
+    return {"pixel_values": np.random.default_rng(patches).standard_normal((patches, 1176)).astype(np.float32)}
+
+
+def _on(batch: Any, device: str, dtype: torch.dtype) -> Any:
+    placed = batch.torch(device)
+    media = {key: x.to(dtype) if x.is_floating_point() else x for key, x in (placed.media or {}).items()}
+    return dataclasses.replace(placed, media=media or None)
+
+
+def padded_call(samples: list[dict[str, Any]], length: int | None, device: str, dtype: torch.dtype) -> dict[str, Any]:
+    """A batch with a mask, to its longest sample or to `length`."""
+    length = length or max(len(each["input_ids"]) for each in samples)
+    shape = (len(samples), length)
+    ids, mask, labels = torch.zeros(shape).long(), torch.zeros(shape).long(), torch.full(shape, -100)
+    for i, each in enumerate(samples):
+        n = len(each["input_ids"])
+        ids[i, :n], labels[i, :n], mask[i, :n] = torch.tensor(each["input_ids"]), torch.tensor(each["labels"]), 1
+    call = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": labels,
+        "mm_token_type_ids": (ids == IMAGE_TOKEN).long(),
+    }
+    seen = [each for each in samples if len(each["image_grid_thw"])]
+    if seen:
+        call["image_grid_thw"] = torch.cat([torch.tensor(each["image_grid_thw"]) for each in seen])
+        pixels = torch.cat([torch.from_numpy(random_pixels(each)["pixel_values"]) for each in seen])
+        call["pixel_values"] = pixels.to(dtype)
+    return {key: value.to(device) for key, value in call.items()}
+
+
+def padded_gradients(model: Any, calls: list[dict[str, Any]], targets: int) -> torch.Tensor:
+    model.zero_grad()
+    for call in calls:
+        logits = model(**{key: value for key, value in call.items() if key != "labels"}, use_cache=False).logits
+        flat, labels = logits[:, :-1].flatten(0, 1).float(), call["labels"][:, 1:].flatten()
+        (torch.nn.functional.cross_entropy(flat, labels, reduction="sum") / targets).backward()
+    return gradients_of(model)
+
+
+def packed_gradients(model: Any, batches: list[Any], targets: int) -> torch.Tensor:
+    from padless import packed_loss
+    from padless.frameworks.transformers_batch import transformers_batch
+
+    model.zero_grad()
+    for batch in batches:
+        packed_loss(model(**transformers_batch(batch)).logits, batch, denominator=targets).backward()
+    return gradients_of(model)
+
+
+def tower_gradients(model: Any, calls: list[dict[str, Any]]) -> None:
+    model.zero_grad()
+    for call in calls:
+        if "pixel_values" in call:
+            model.model.visual(call["pixel_values"], grid_thw=call["image_grid_thw"]).pooler_output.sum().backward()
+
+
+def gradients_of(model: Any) -> torch.Tensor:
+    return torch.cat([p.grad.float().flatten() for p in model.parameters() if p.grad is not None])
+
+
+# pi0 and pi0.5 --------------------------------------------------------------------------------------------------------
+
+# As in pi05_libero a view takes 256 / 978 of a sample, a prompt's slot 200 / 978; here everything is a quarter of it.
+POLICIES = {
+    "cpu": {"width": 192, "hidden": 768, "expert_width": 96, "expert_hidden": 384, "heads": 4, "head_size": 48},
+    "cuda": {"width": 1024, "hidden": 8192, "expert_width": 512, "expert_hidden": 2048, "heads": 8, "head_size": 128},
+}
+
+
+def policy(device: str, repeats: int) -> None:
+    """A pi0.5-like training step: one of three cameras masked, prompts that fill a third of their slot on average."""
+    from padless.frameworks.pi05 import padding_free, trim
+    from padless.frameworks.pi05.small import SmallConfig, SmallPolicy, small_samples
+
+    count, dtype = (16, torch.float32) if device == "cpu" else (64, torch.bfloat16)
+    sizes = {"prompt_slots": 50, "actions": 10, "image": 64, "patch": 8, "depth": 6}
+    tower = {"tower_width": 96, "tower_depth": 4} if device == "cpu" else {"tower_width": 1024, "tower_depth": 12}
+    config = SmallConfig(**sizes, **tower, **POLICIES[device])
+    prompts = np.linspace(5, 28, count).round().astype(int)
+    samples = small_samples(config, views=[2] * count, prompts=prompts.tolist(), dtype=dtype)
+    samples = {k: [x.to(device) for x in v] if isinstance(v, list) else v.to(device) for k, v in samples.items()}
+    padded = SmallPolicy(config, dtype=dtype).to(device)
+    trimmed, packed = copy.deepcopy(padded), copy.deepcopy(padded)
+    handles = {"padded": None, "trimmed": trim(trimmed), "padding-free": padding_free(packed)}
+    models = {"padded": padded, "trimmed": trimmed, "padding-free": packed}
+    ways = {name: functools.partial(policy_step, model, samples) for name, model in models.items()}
+    losses = {name: run() for name, run in ways.items()}
+    ms = medians(ways, repeats, device)
+    suffix = config.layout.suffix_tokens
+    views = {"padded": 3, "trimmed": 2, "padding-free": 2}
+    prompt = {"padded": config.prompt_slots, "trimmed": int(prompts.max()), "padding-free": prompts.mean()}
+    flops = {
+        name: config.cost.flops(
+            views=views[name], prompt=prompt[name], suffix=suffix, mask=name != "padding-free"
+        ).total
+        for name in ways
+    }
+    rows = []
+    for name, handle in handles.items():
+        prefix = (
+            config.layout.prefix_slots if handle is None else handle.tokens / handle.slots * config.layout.prefix_slots
+        )
+        off = float((losses[name] - losses["padded"]).abs() / losses["padded"].abs())
+        cells = [f"{prefix + suffix:.0f}", f"{ms[name]:.1f}", f"{ms['padded'] / ms[name]:.2f}"]
+        rows.append([name, *cells, f"{flops['padded'] / flops[name]:.2f}", f"{off:.0e}"])
+    size = sum(parameter.numel() for parameter in padded.parameters())
+    print(f"pi0.5-like step, {size / 1e6:.1f} M parameters, {count} samples, forward and backward, {device}, {dtype}\n")
+    print(f"one of three cameras masked, prompts of {prompts.mean():.1f} tokens in {config.prompt_slots} slots\n")
+    table(["way", "tokens per sample", "step, ms", "padded / this", "by FLOPs", "loss off"], rows)
+
+
+def policy_step(model: Any, samples: dict[str, Any]) -> torch.Tensor:
+    model.zero_grad()
+    loss = model(**samples).float().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def cost(_device: str, _repeats: int) -> None:
+    """The published case by FLOPs: pi0.5 on LIBERO, a masked camera slot and prompts padded to 200."""
+    from padless.measure.vla_cost import REPORTED_SAVING, case_study
+
+    rows = [
+        [
+            case.change,
+            case.tokens,
+            f"{case.flops.total / 1e12:.2f}",
+            f"{case.flops.tower / 1e12:.2f}",
+            f"{case.flops.attention / case.flops.total:.1%}",
+            f"{case.saving:.1%}",
+        ]
+        for case in case_study()
+    ]
+    print("pi05_libero, forward TFLOP per sample, by the cost model\n")
+    table(["change", "tokens", "TFLOP", "of it tower", "of it attention", "saving"], rows)
+    print(f"Reported for a training step: {REPORTED_SAVING:.2%} (4.71 s to 2.85 s)\n")
+
+
+SECTIONS: dict[str, Callable[[str, int], None]] = {"tower": tower, "training": training, "policy": policy, "cost": cost}
 
 
 def main() -> None:

@@ -5,16 +5,18 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from padless.corpus.sources import BadRecord, Record
 from padless.errors import PadlessError
 
+# What the standard library raises on a damaged tar: of its own, of gzip's, and of code that did not expect it.
+_DAMAGED = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, TypeError, IndexError, OverflowError)
 _TEXT = ("txt", "text", "caption", "cls", "id")
 
 
 def read_tar(path: Path) -> Iterator[Record | BadRecord]:
-    """The records of a shard, in order.
+    """The records of a shard, plain or gzip, in order.
 
     A member `a/b.left.png` belongs to the record with the key `a/b` and is its field `left.png`. Fields ending in
     `json` are parsed, those in `txt`, `cls` and the like are text, all others are bytes; `__key__` holds the key.
@@ -25,7 +27,7 @@ def read_tar(path: Path) -> Iterator[Record | BadRecord]:
     number, key, fields = 0, None, {}
     done: set[str] = set()
     try:
-        with tarfile.open(path, mode="r|*") as shard:
+        with tarfile.open(path, mode=_mode(path)) as shard:
             for member in shard:
                 if not member.isfile() or Path(member.name).name.startswith("."):
                     continue
@@ -45,11 +47,18 @@ def read_tar(path: Path) -> Iterator[Record | BadRecord]:
                     raise PadlessError(f"{path}: the record {own!r} has two members that end in {ending!r}")
                 held = shard.extractfile(member)
                 fields[ending] = held.read() if held is not None else b""
-    except (tarfile.TarError, OSError, EOFError, zlib.error, UnicodeError) as error:
+    except PadlessError:
+        raise
+    except _DAMAGED as error:
         raise PadlessError(f"cannot read {path} as a tar: {error}; it is missing, damaged or cut short") from error
     if key is None:
         raise PadlessError(f"{path} holds no record")
     yield _record(path, number + 1, key, fields)
+
+
+def _mode(path: Path) -> Literal["r|", "r|gz"]:
+    with path.open("rb") as file:
+        return "r|gz" if file.read(2) == b"\x1f\x8b" else "r|"
 
 
 def _split(name: str) -> tuple[str, str]:
