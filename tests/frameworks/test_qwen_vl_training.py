@@ -10,8 +10,10 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
+from padless.frameworks.dialects import DIALECTS, dialect
 from padless.frameworks.qwen_vl import MediaCollator, layout_of, token_loss
 from padless.frameworks.transformers import prepare
+from padless.rows import collate_media
 
 from .qwen_samples import all_kinds, alone, shipped
 
@@ -108,3 +110,15 @@ def test_what_a_processor_gives_is_taken_as_it_is() -> None:
     assert row["input_ids"].tolist() == [[5, 90, 6, 5, 90, 6, 7, 8]]
     assert row["cu_seq_lens_q"].tolist() == [0, 3, 6, 8]
     assert "mm_token_type_ids" not in row
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_no_dialect_loses_media_in_silence(name: str) -> None:
+    layout = layout_of(shipped("qwen2_5_vl"))
+    seen = {"input_ids": [5, 90, 6], "image_grid_thw": [[1, 2, 2]], "pixel_values": np.zeros((4, 96))}
+    batch = collate_media([seen], layout, capacity=3)
+    if name in ("plain", "transformers"):
+        assert {"pixel_values", "image_grid_thw", "image_cu_seqlens"} <= set(dialect(name)(batch))
+    else:
+        with pytest.raises(ValueError, match="media"):
+            dialect(name)(batch)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from padless.frameworks.refusals import refuse_ranks
+from padless.frameworks.refusals import refuse_media, refuse_ranks
 from padless.masks import jax_segment_ids
 from padless.rows import IGNORED, Batch
 
@@ -35,6 +35,7 @@ def jax_batch(batch: Batch) -> dict[str, Any]:
         >>> rows["targets"].tolist()
         [[6, 7, 0, 9, 0, 0], [2, 0, 0, 0, 0, 0]]
     """
+    refuse_media(batch, "JAX")
     refuse_ranks(batch, "JAX")
     text_positions = batch.position_ids if batch.position_ids.ndim == 1 else batch.position_ids[0]
     labels = batch.rectangle(batch.shifted_labels())

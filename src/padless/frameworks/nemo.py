@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from padless.frameworks.plain import list_column
-from padless.frameworks.refusals import refuse_padding, refuse_ranks
+from padless.frameworks.refusals import refuse_media, refuse_padding, refuse_ranks
 from padless.rows import Batch
 
 
@@ -39,6 +39,7 @@ def nemo_table(batch: Batch) -> pa.Table:
         [{'input_ids': [5, 6, 7, 8, 9], 'loss_mask': [1, 1, 0, 1, 0], 'seq_start_id': [0, 3]}]
     """
     refuse_padding(batch, "NeMo")
+    refuse_media(batch, "NeMo")
     refuse_ranks(batch, "NeMo")
     lengths = batch.lengths.astype(np.int64)
     kept = lengths > 1

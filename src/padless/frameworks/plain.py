@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from padless.frameworks.refusals import refuse_padding
+from padless.frameworks.refusals import refuse_media, refuse_padding
 from padless.rows import Batch
 
 
@@ -18,7 +18,7 @@ def plain_batch(batch: Batch) -> dict[str, Any]:
     Returns:
         `input_ids, labels [T]` (labels unshifted), `position_ids [T] or [A, T]`, `segment_ids int32[T]` (0 is
         padding), `cu_seqlens, cu_seqlens_padded int32[S + 1]`, `max_seqlen int`, `num_targets int`, and
-        `loss_weights [T]` and `ranks int32[T]` where there are some.
+        `loss_weights [T]`, `ranks int32[T]` and the entries of `media` where there are some.
 
     Example:
         >>> from padless import collate
@@ -36,6 +36,7 @@ def plain_batch(batch: Batch) -> dict[str, Any]:
         "num_targets": batch.num_targets,
         "loss_weights": batch.loss_weights,
         "ranks": batch.ranks,
+        **(batch.media or {}),
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -60,6 +61,7 @@ def plain_table(batch: Batch) -> pa.Table:
           'seq_lengths': [3, 2], 'sample_ids': [-1, -1]}]
     """
     refuse_padding(batch, "plain")
+    refuse_media(batch, "plain table")
     positions = batch.position_ids if batch.position_ids.ndim == 1 else batch.position_ids[0]
     return pa.table(
         {

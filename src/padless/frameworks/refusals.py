@@ -20,3 +20,12 @@ def refuse_ranks(batch: Batch, dialect: str) -> None:
             f"{batch.rule} cannot be said in the {dialect} dialect, whose models are causal or bidirectional by their "
             "own configuration; use a kernel of padless.masks, or the plain dialect, which carries ranks"
         )
+
+
+def refuse_media(batch: Batch, dialect: str) -> None:
+    """Raise for a batch with images or videos: their placeholders would go on without what they stand for."""
+    if batch.media is not None:
+        raise PadlessError(
+            f"the batch holds media ({', '.join(batch.media)}), which the {dialect} dialect has no place for: its "
+            "placeholders would be trained on as text; use the plain or the Transformers dialect"
+        )

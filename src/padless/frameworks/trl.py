@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from padless.frameworks.plain import per_segment, per_token
-from padless.frameworks.refusals import refuse_padding, refuse_ranks
+from padless.frameworks.refusals import refuse_media, refuse_padding, refuse_ranks
 from padless.rows import Batch
 
 
@@ -36,6 +36,7 @@ def trl_table(batch: Batch) -> pa.Table:
         [{'input_ids': [5, 6, 7, 8, 9], 'labels': [-100, 6, 7, -100, 9], 'seq_lengths': [3, 2]}]
     """
     refuse_padding(batch, "TRL")
+    refuse_media(batch, "TRL")
     refuse_ranks(batch, "TRL")
     return pa.table(
         {

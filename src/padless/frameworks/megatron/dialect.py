@@ -5,7 +5,7 @@ The fields, and what they mean on that side, are `padless.masks.packed_seq_param
 
 from typing import Any
 
-from padless.frameworks.refusals import refuse_ranks
+from padless.frameworks.refusals import refuse_media, refuse_ranks
 from padless.masks import megatron_packed_seq_params
 from padless.rows import IGNORED, Batch
 
@@ -42,6 +42,7 @@ def shifted_fields(batch: Batch) -> dict[str, Any]:
     """`tokens, labels, loss_mask, position_ids`, each a tensor `[T]`; labels and mask speak of the next token."""
     import torch
 
+    refuse_media(batch, "Megatron")
     refuse_ranks(batch, "Megatron")
     labels = batch.shifted_labels()
     weights = batch.shifted_loss_weights()
