@@ -1,11 +1,16 @@
 """`padless pack`: text to packed rows."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from padless.cli._progress import progress
+from padless.errors import PadlessError
 
 EPILOG = """\b
 Records: {"text"}, {"messages"}, {"prompt", "completion"} or {"input_ids"}; found by themselves.
@@ -46,26 +51,80 @@ The same command goes on after a kill. Nothing is cut, dropped or skipped unless
     help="skip goes on and writes rejected.jsonl.",
 )
 @click.option("--workers", default=1, show_default=True, help="Processes that encode; the bytes stay the same.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Who packs: this machine, or a Ray cluster; the bytes stay the same.",
+)
+@click.option("--address", metavar="HOST:PORT", help="The cluster. Default: $RAY_ADDRESS, else one on this machine.")
+@click.option("--part-bytes", type=int, metavar="N", help="Files with N bytes together are a part, packed apart.")
+@click.option(
+    "--plan-by",
+    type=click.Choice(["corpus", "part"]),
+    default="corpus",
+    show_default=True,
+    help="One store and plan, or a store for each part.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors (and --json).")
-def command(inputs: tuple[str, ...], as_json: bool, quiet: bool, no_eod: bool, **settings) -> None:
+def command(
+    inputs: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+    no_eod: bool,
+    engine: str,
+    address: str | None,
+    part_bytes: int | None,
+    plan_by: str,
+    **settings,
+) -> None:
     """Turn text into packed, verified, reproducible rows."""
     from padless.corpus.job import Progress, run
+    from padless.corpus.part_stores import PART_BYTES, PartStores, pack_parts
     from padless.corpus.request import PackRequest
 
-    request = PackRequest(inputs=inputs, add_eod=not no_eod, **settings)
-    silent = quiet or as_json
-    with progress(silent) as shown:
+    if part_bytes is None and (engine == "ray" or plan_by == "part"):
+        part_bytes = PART_BYTES
+    request = PackRequest(inputs=inputs, add_eod=not no_eod, part_bytes=part_bytes, **settings)
+    with _engine(engine, address) as chosen, progress(quiet or as_json) as shown:
 
         def report(state: Progress) -> None:
             fraction = state.read / state.total if 0 < state.read <= state.total else None
             detail = f"{state.samples:,} samples, {state.tokens:,} tokens" if state.samples else ""
             shown.update(state.phase, fraction, detail)
 
-        summary = run(request, report=report, say=lambda line: shown.say(f"  {line}"))
+        say = partial(_say, shown)
+        made = (
+            pack_parts(request, engine=chosen, report=report, say=say)
+            if plan_by == "part"
+            else run(request, engine=chosen, report=report, say=say)
+        )
     if as_json:
-        click.echo(json.dumps(summary.to_dict(), indent=2))
+        click.echo(json.dumps(made.to_dict(), indent=2))
     elif not quiet:
-        from padless.cli._summary import show
+        from padless.cli._summary import show, show_parts
 
-        show(summary, request.output)
+        if isinstance(made, PartStores):
+            show_parts(made, request.output)
+        else:
+            show(made, request.output)
+
+
+def _say(shown: Any, line: str) -> None:
+    shown.say(f"  {line}")
+
+
+@contextmanager
+def _engine(name: str, address: str | None) -> Iterator[Any]:
+    """Who packs; None is this process."""
+    if name == "local":
+        if address is not None:
+            raise PadlessError(f"--address {address} names a Ray cluster; say --engine ray, or leave it out")
+        yield None
+        return
+    from padless.frameworks.ray_engine import on_ray
+
+    with on_ray(address) as engine:
+        yield engine

@@ -19,7 +19,7 @@ from padless.corpus.sources import BadRecord, Identity, Source
 from padless.corpus.writer import StoreWriter, finished_shards
 from padless.errors import PadlessError
 
-__all__ = ["Engine", "Filled", "LocalEngine", "Progress", "Report", "Say", "Work", "refuse_bad_records"]
+__all__ = ["Engine", "Filled", "LocalEngine", "Progress", "Report", "Say", "Work", "fill_behind"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +104,17 @@ class LocalEngine:
 
     def fill(self, work: Work) -> Filled:
         """Shards appear one by one under their final names; a later run goes on behind the last whole one."""
-        after = _position(work)
-        rejects = Rejects(work.folder, after)
-        try:
-            filled = _fill(work, after, rejects)
-        except BaseException:
-            rejects.close()
-            raise
-        return filled
+        return fill_behind(work, _position(work))
+
+
+def fill_behind(work: Work, after: Position | None) -> Filled:
+    """Write the shards of all records behind one; None begins with the first."""
+    rejects = Rejects(work.folder, after)
+    try:
+        return _fill(work, after, rejects)
+    except BaseException:
+        rejects.close()
+        raise
 
 
 def _position(work: Work) -> Position | None:
@@ -162,13 +165,13 @@ def _fill(work: Work, after: Position | None, rejects: Rejects) -> Filled:
 
 def _take(batch: Encoded, writer: StoreWriter, watch: OversizeWatch, rejects: Rejects, request: PackRequest) -> None:
     if batch.rejected:
-        refuse_bad_records(batch.rejected, request)
+        _refuse_bad_records(batch.rejected, request)
         rejects.add(batch.source, batch.rejected)
     watch.block(batch.block)
     writer.append(batch.block)
 
 
-def refuse_bad_records(rejected: Sequence[BadRecord], request: PackRequest) -> None:
+def _refuse_bad_records(rejected: Sequence[BadRecord], request: PackRequest) -> None:
     """End the run at a bad record, unless they are to be written down."""
     if request.on_bad_record == "error":
         more = len(rejected) - 1

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -102,12 +103,43 @@ def pack(
     return run(request, report=report, say=say, engine=engine)
 
 
-def run(request: PackRequest, *, report: Report, say: Say, engine: Engine | None = None) -> Summary:
-    """Do what was asked for; the same request goes on where a killed run stopped, with whatever engine."""
+class Given(NamedTuple):
+    """What was found of the inputs before any of them is packed.
+
+    Attributes:
+        sources: What to read, in order.
+        encoder: What to make of it.
+    """
+
+    sources: Sequence[Source]
+    encoder: Encoder
+
+    def part(self, own: range) -> "Given":
+        """Some of the sources."""
+        return self._replace(sources=[self.sources[number] for number in own])
+
+
+def look(request: PackRequest, say: Say) -> Given:
+    """Find the sources, the shape of their records, and the tokenizer."""
+    sources = find_sources(request.inputs, on_ignored=lambda path: say(f"left out {path}: no data by its name"))
+    return Given(sources, _encoder(request, sources, say))
+
+
+def run(
+    request: PackRequest, *, report: Report, say: Say, engine: Engine | None = None, given: Given | None = None
+) -> Summary:
+    """Do what was asked for; the same request goes on where a killed run stopped, with whatever engine.
+
+    Args:
+        request: What was asked for.
+        report: Called with `Progress`.
+        say: Called with one line each about what was found.
+        engine: Who does the work; this process unless given.
+        given: What `look` found, where somebody looked already.
+    """
     engine = LocalEngine() if engine is None else engine
     started = time.perf_counter()
-    sources = find_sources(request.inputs, on_ignored=lambda path: say(f"left out {path}: no data by its name"))
-    encoder = _encoder(request, sources, say)
+    sources, encoder = look(request, say) if given is None else given
     report(Progress(phase="hashing the inputs"))
     before = _stamps(sources)
     job = _job(request, engine.fingerprints(sources), encoder)

@@ -14,10 +14,12 @@ def part_numbers(sources: Sequence[Source], part_bytes: int | None) -> list[int]
 
     A file is never cut, so a single large file is a part by itself.
     """
+    if part_bytes is None:
+        return [0] * len(sources)
     numbers: list[int] = []
     number = held = 0
     for source in sources:
-        if part_bytes is not None and held >= part_bytes:
+        if held >= part_bytes:
             number, held = number + 1, 0
         numbers.append(number)
         held += sum(path.stat().st_size for path in source.paths)
