@@ -136,6 +136,17 @@ def test_tensors_stay_tensors_and_several_axes_of_positions_are_cut_along_the_la
     assert part.cu_seqlens.dtype == torch.int32
 
 
+@pytest.mark.parametrize("scheme", ["zigzag", "documents"])
+def test_static_batches_and_rows_with_tails_divide_too(scheme: Any) -> None:
+    cp = ContextParallel(ranks=2, scheme=scheme)
+    rows = [[np.arange(1, 12), np.arange(1, 4)], [np.arange(1, 7)]]
+    for settings_of in ({"static": (64, 9)}, {"capacity": 20}):
+        batch = collate(rows, align=cp.align, **settings_of)  # type: ignore[arg-type]
+        parts = [Shard(batch=batch, parallel=cp, rank=rank) for rank in range(2)]
+        assert np.array_equal(cp.gather([part.input_ids for part in parts], batch), batch.input_ids)
+        assert [int((part.segment_ids > 0).sum()) for part in parts] == ([10, 10] if scheme == "documents" else [8, 12])
+
+
 def test_weights_follow_their_labels() -> None:
     cp = ContextParallel(ranks=2)
     batch = collate([[1, 2, 3, 4], [5, 6]], align=cp.align, loss_weights="per-sample")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -69,6 +70,32 @@ def test_never_worse_than_megatrons(name: str, cost: Cost, dp: int, cp: int) -> 
         made = schedule(lengths, dataclasses.replace(spec, max_delay=0), strategy=strategy)
         assert made.imbalance <= theirs + 1e-9
         assert made.imbalance <= 1.06
+
+
+@pytest.mark.interop
+def test_dynamic_cp_ends_no_later_than_megatrons_own_scheduler() -> None:
+    """`BalancedCPScheduler` of the installed megatron-core on lengths padded as Megatron pads them (2 * ranks)."""
+    module = pytest.importorskip("megatron.core.pipeline_parallel.hybrid_cp_schedule")
+    rng, sooner = np.random.default_rng(1), 0
+    for _ in range(40):
+        ranks, per_rank = int(rng.choice([2, 4, 8, 16, 32])), int(rng.choice([64, 512, 4096]))
+        count = int(rng.integers(1, 30)) * ranks
+        lengths = np.minimum(rng.lognormal(np.log(per_rank / 8), 1.5, count).astype(np.int64) + 1, per_rank * ranks)
+        padded = -(-lengths // (2 * ranks)) * (2 * ranks)
+        cost = Cost(linear=float(rng.choice([0, 4 * per_rank])), quadratic=1)
+        scheduler = module.BalancedCPScheduler(per_rank, SimpleNamespace(size=lambda ranks=ranks: ranks))
+        _, groups = scheduler.get_groups_and_subsamples(list(enumerate(padded.tolist())), None)
+        theirs = 0.0
+        for members in groups:  # a barrier after each
+            width = np.bincount([i for mine in members for i in mine], minlength=count)
+            theirs += max(sum(cost.of([padded[i]]) / width[i] for i in mine) for mine in members)
+        made = schedule(
+            lengths, SchedulingSpec(dp=ranks, max_seqlen_per_rank=per_rank, cost=cost), strategy="dynamic-cp"
+        )
+        ours = float(made.works.max())  # groups of powers of two never wait for a member
+        assert ours <= theirs * (1 + 1e-9)
+        sooner += ours < 0.95 * theirs
+    assert sooner > 10
 
 
 def test_the_shape_of_wlb_llms_table_2() -> None:

@@ -1,4 +1,4 @@
-"""Attention over context-parallel ranks, on any device: keys and values are gathered, queries stay.
+"""Attention over context-parallel ranks: keys and values are gathered, queries stay.
 
 The executable definition of what Transformer Engine's context-parallel kernels compute (its `all_gather` kind): every
 rank holds its queries, sees all keys, and computes its own rows of the output. Each run of consecutive queries of a
