@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from padless.corpus.encode import EncodedSample, Encoder, truncate
+from padless.corpus.encode import EncodedSample, Encoder
 from padless.corpus.records import Chat, Ids, Pair, RecordError, Shape, detect_shape
 from padless.corpus.sources import BadRecord, find_sources, first_record, read_raw
 from padless.corpus.templates import CHATML, ChatTemplate, load_template
@@ -289,22 +289,6 @@ def test_bad_records_keep_their_place_and_the_rest_goes_on(tmp_path: Path):
     [batch] = read_raw(find_sources([tmp_path / "b.jsonl"])[0])
     chat = Encoder(tokenizer=BYTES, shape=CHAT, targets="assistant", template=load_template("chatml", BYTES))
     assert [item.number for item in chat.encode(batch)] == [1, 2]
-
-
-@settings(max_examples=60, deadline=None)
-@given(mask=st.lists(st.booleans(), min_size=1, max_size=12), capacity=st.integers(1, 14))
-def test_truncation_keeps_the_beginning_and_adds_nothing(mask: list[bool], capacity: int):
-    mask[0] = False
-    record = Ids(np.arange(len(mask)), np.array(mask))
-    out = Encoder(tokenizer=BYTES, shape=LABELLED).encode_parsed([(1, record)])[0]
-    if isinstance(out, RecordError):
-        return
-    cut = truncate(out, capacity)
-    assert cut.ids.tolist() == out.ids.tolist()[:capacity]
-    assert cut.target_mask().tolist() == out.target_mask().tolist()[:capacity]
-    assert (EOD in cut.ids) == (capacity >= len(out.ids))
-    with pytest.raises(PadlessError, match="at least 1 token"):
-        truncate(out, 0)
 
 
 def test_gsm8k_with_an_assistants_template_gives_every_text_and_exactly_its_answers(shared_data: Path, tmp_path: Path):

@@ -189,3 +189,19 @@ def test_templates_are_loaded_by_name_file_or_tokenizer(tmp_path: Path):
     again = pickle.loads(pickle.dumps(own))
     assert again == own
     assert again.fingerprint == own.fingerprint != load_template("chatml", tokenizer).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"content": None}, "no text"),
+        ({"content": "", "tool_calls": [{"function": {"name": "w"}}]}, "tool calls"),
+        ({"content": [{"type": "text", "text": "hi"}]}, "content parts"),
+    ],
+)
+def test_chatml_says_what_it_cannot_write(message: dict, said: str):
+    chat = Chat([{"role": "user", "content": "x"}, {"role": "assistant", **message}])
+    with pytest.raises(
+        RecordError, match=rf"message 2 \(assistant\) holds {said}; give the chat template of your model"
+    ):
+        ChatTemplate(source=CHATML).assistant_spans(chat)

@@ -26,7 +26,7 @@ from padless.corpus.templates import ChatTemplate
 from padless.corpus.tokenizers import Tokenizer
 from padless.errors import PadlessError
 
-__all__ = ["EncodedSample", "Encoder", "Targets", "truncate"]
+__all__ = ["EncodedSample", "Encoder", "Targets"]
 
 Targets = Literal["all", "completion", "assistant"]
 
@@ -61,28 +61,6 @@ class EncodedSample(NamedTuple):
         for first, end in ((1, len(mask)),) if self.spans is None else self.spans:
             mask[first:end] = True
         return mask
-
-
-def truncate(sample: EncodedSample, capacity: int) -> EncodedSample:
-    """The first `capacity` tokens of a sample: the cut is always at its end, and nothing is put in its place.
-
-    The EOD goes with what is cut. A cut sample does not end where its text ended, so an EOD there would teach the model
-    to stop in the middle of a sentence, or to end a turn that is the user's. Targets that were cut are gone; a prompt
-    longer than `capacity` leaves a sample with `num_targets == 0`.
-
-    Raises:
-        PadlessError: When `capacity` is below 1.
-
-    Example:
-        >>> whole = EncodedSample(1, np.arange(6), ((2, 6),))
-        >>> truncate(whole, 4).ids.tolist(), truncate(whole, 4).spans
-        ([0, 1, 2, 3], ((2, 4),))
-    """
-    if capacity < 1:
-        raise PadlessError(f"a sample is cut to at least 1 token; got {capacity}")
-    if len(sample.ids) <= capacity:
-        return sample
-    return sample._replace(ids=sample.ids[:capacity], spans=_clip(sample.spans, capacity))
 
 
 class _Draft(NamedTuple):
@@ -322,10 +300,6 @@ def _joined(spans: Sequence[Span], size: int) -> tuple[Span, ...]:
         else:
             out.append((first, end))
     return tuple(out)
-
-
-def _clip(spans: tuple[Span, ...] | None, size: int) -> tuple[Span, ...] | None:
-    return None if spans is None else tuple((a, min(b, size)) for a, b in spans if a < size)
 
 
 def _runs(mask: np.ndarray) -> list[Span]:

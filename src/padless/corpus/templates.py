@@ -29,6 +29,10 @@ __all__ = ["CHATML", "ChatTemplate", "load_template"]
 
 CHATML = (
     "{% for message in messages %}"
+    "{% if message.content is not string or message.tool_calls %}"
+    "{{ raise_exception('chatml writes plain text, and message ' ~ loop.index ~ ' (' ~ message.role ~ ') holds '"
+    " ~ ('tool calls' if message.tool_calls else 'no text' if message.content is none else 'content parts')"
+    " ~ '; give the chat template of your model') }}{% endif %}"
     "{{ '<|im_start|>' + message.role + '\\n' }}"
     "{% if message.role == 'assistant' %}"
     "{% generation %}{{ message.content + '<|im_end|>' }}{% endgeneration %}"

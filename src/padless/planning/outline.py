@@ -90,7 +90,7 @@ def _fitting(histogram: LengthHistogram, spec: PlanSpec) -> tuple[LengthHistogra
     if spec.oversize == "error":
         raise PadlessError(
             f"{samples:,} of {histogram.samples:,} samples are longer than {row_of(spec)} (the longest has "
-            f"{histogram.longest:,}); choose what becomes of them: oversize='truncate', 'split' or 'drop'"
+            f"{histogram.longest:,}); choose what becomes of them: oversize (--oversize) truncate, split or drop"
         )
     kept = (lengths[~over], counts[~over])
     if spec.oversize == "drop":

@@ -58,7 +58,7 @@ def to_pieces(lengths: np.ndarray, spec: PlanSpec, *, cuts: bool = False) -> Pie
     if spec.oversize == "error":
         raise PadlessError(
             f"{over.size:,} of {lengths.size:,} samples are longer than {row_of(spec)} ({first_few(over, lengths)}); "
-            "choose what becomes of them: oversize='truncate', 'split' or 'drop'"
+            "choose what becomes of them: oversize (--oversize) truncate, split or drop"
         )
     extra = int(lengths[over].astype(object).sum()) if over.size else 0
     if spec.oversize == "truncate":
