@@ -62,7 +62,7 @@ def waste_chart(facts: Facts) -> Chart:
             ],
         ),
     ]
-    left, room, parts = 62, WIDTH - 62 - 16, []
+    left, room, parts = 70, WIDTH - 70 - 16, []
     for number, (name, slots, split) in enumerate(bars):
         top, at = 12 + 66 * number, float(left)
         parts.append(text(left - 10, top + 24, name, anchor="end", kind="strong"))
