@@ -10,7 +10,7 @@ from padless.corpus.summary import Summary
 from padless.training.steps import advice
 
 
-def show(summary: Summary, output: Path) -> None:
+def show(summary: Summary, output: Path | str) -> None:
     """Print the summary for a person."""
     out = console()
     out.print()
@@ -96,7 +96,10 @@ def _losses(summary: Summary) -> list[str]:
     return lines
 
 
-def _next(output: Path, capacity: int) -> list[tuple[str, str]]:
+def _next(output: Path | str, capacity: int) -> list[tuple[str, str]]:
+    if isinstance(output, str):
+        code = f"from padless.corpus.remote import download; download({output!r}, 'store')"
+        return [(f'python -c "{code}"', "a copy that can be read")]
     return [
         (f"padless verify {output}", "check every promise"),
         (f"padless inspect {output} --row 0", "look at a row"),

@@ -21,7 +21,7 @@ The same command goes on after a kill. Nothing is cut, dropped or skipped unless
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option("-t", "--tokenizer", required=True, metavar="T", help="tokenizer.json, its folder, a hub name, or bytes.")
 @click.option("-c", "--capacity", required=True, type=int, metavar="N", help="Tokens in a row.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Folder of the store.")
+@click.option("-o", "--output", required=True, metavar="PLACE", help="Folder of the store, or a URL.")
 @click.option(
     "--targets",
     type=click.Choice(["all", "completion", "assistant"]),
@@ -67,6 +67,7 @@ The same command goes on after a kill. Nothing is cut, dropped or skipped unless
     show_default=True,
     help="One store and plan, or a store for each part.",
 )
+@click.option("--staging", type=click.Path(path_type=Path), help="With URLs: where on this machine work is done.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors (and --json).")
 def command(
@@ -78,16 +79,24 @@ def command(
     address: str | None,
     part_bytes: int | None,
     plan_by: str,
+    output: str,
+    staging: Path | None,
     **settings,
 ) -> None:
     """Turn text into packed, verified, reproducible rows."""
     from padless.corpus.job import Progress, run
     from padless.corpus.part_stores import PART_BYTES, PartStores, pack_parts
+    from padless.corpus.remote import is_url, pack_remote
     from padless.corpus.request import PackRequest
 
     if part_bytes is None and (engine == "ray" or plan_by == "part"):
         part_bytes = PART_BYTES
-    request = PackRequest(inputs=inputs, add_eod=not no_eod, part_bytes=part_bytes, **settings)
+    request = PackRequest(inputs=inputs, add_eod=not no_eod, part_bytes=part_bytes, output=Path(output), **settings)
+    remote = any(map(is_url, (*inputs, output)))
+    if remote and plan_by == "part":
+        raise PadlessError("--plan-by part writes many stores as they are done, and to folders only; leave URLs out")
+    if staging is not None and not remote:
+        raise PadlessError(f"--staging {staging} is for inputs and outputs that are URLs; leave it out")
     with _engine(engine, address) as chosen, progress(quiet or as_json) as shown:
 
         def report(state: Progress) -> None:
@@ -96,11 +105,12 @@ def command(
             shown.update(state.phase, fraction, detail)
 
         say = partial(_say, shown)
-        made = (
-            pack_parts(request, engine=chosen, report=report, say=say)
-            if plan_by == "part"
-            else run(request, engine=chosen, report=report, say=say)
-        )
+        if plan_by == "part":
+            made = pack_parts(request, engine=chosen, report=report, say=say)
+        elif remote:
+            made = pack_remote(request, output, staging=staging, engine=chosen, report=report, say=say)
+        else:
+            made = run(request, engine=chosen, report=report, say=say)
     if as_json:
         click.echo(json.dumps(made.to_dict(), indent=2))
     elif not quiet:
@@ -109,7 +119,7 @@ def command(
         if isinstance(made, PartStores):
             show_parts(made, request.output)
         else:
-            show(made, request.output)
+            show(made, output if is_url(output) else request.output)
 
 
 def _say(shown: Any, line: str) -> None:

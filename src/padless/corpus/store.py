@@ -64,6 +64,11 @@ class TokenStore:
     """
 
     def __init__(self, path: str | Path) -> None:
+        if "://" in str(path):
+            raise PadlessError(
+                f"{path}: tokens are mapped into memory, which needs a file system; copy the store first: "
+                "padless.corpus.remote.download(url, folder)"
+            )
         self.path = Path(path)
         self.manifest: Manifest = read_manifest(self.path)
         for entry in self.manifest.shards:
