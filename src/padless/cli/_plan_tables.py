@@ -91,5 +91,6 @@ def _steps(planned: Any, rows_per_step: int) -> str:
     found = steps(planned.accounting.one_per_row(), planned.accounting, rows_per_step)
     return (
         f"At {rows_per_step:,} rows per step: {found.steps_before:,} steps of {found.tokens_before:,.0f} tokens become "
-        f"{found.steps_after:,} of {found.tokens_after:,.0f}; {found.rows_for_same_tokens:.2f} rows keep them"
+        f"{found.steps_after:,} of {found.tokens_after:,.0f}; "
+        f"{found.rows_for_same_tokens:.2f} rows per step hold as many tokens as before"
     )
