@@ -17,7 +17,7 @@ SHARES = (1.0, 0.7, 0.5, 0.25, 0.1)
 """How much of the mean rank's work a sample may be on one of its ranks; tried until ranks are even."""
 EVEN = 1.005
 """Ranks are even when the last one is done within this of the mean."""
-WORTH = 1.01
+WORTH = 1.05
 """Groups twice as wide for all samples communicate more: taken where they end sooner by this."""
 
 
@@ -45,7 +45,8 @@ def dynamic_cp(samples: Samples, spec: SchedulingSpec) -> Assignment:
     A sample takes the fewest ranks that hold it and keep its work on one of them below a share of the mean rank's. The
     widest go first, each to the group of neighbours that is free first; samples of one rank level the ranks out.
     Smaller shares, then wider groups for all, are tried until ranks are within 0.5 %: narrow groups communicate less.
-    Samples that follow each other in one group are packed together.
+    With pipeline stages, what ends soonest of all these. Samples that follow each other in one group are packed
+    together.
 
     `sizes="power-of-two"` keeps groups at multiples of their size (Megatron-Core's process groups; all ranks together
     count as one), so that the members of a group are always free together. `"free"` takes any number of neighbours, so
@@ -90,9 +91,12 @@ def _best_layout(samples: Samples, spec: SchedulingSpec) -> _Layout:
     for kind, share, least in narrow + wide:
         layout = _layout(samples, kind, share, least, spec)
         last = int(layout.done.max())
-        if layout.done.min() and last * spec.ranks <= EVEN * int((layout.times * layout.width).sum()):
+        even = last * spec.ranks <= EVEN * int((layout.times * layout.width).sum())
+        if spec.pp == 1 and even and layout.done.min():
             return layout
-        ends = last * WORTH ** math.log2(least) if layout.done.min() else math.inf
+        # A pipeline drains for as long as its longest sample takes in each of the other stages.
+        ends = (last + (spec.pp - 1) * int(layout.times.max())) * WORTH ** math.log2(least)
+        ends = ends if layout.done.min() else math.inf
         if best is None or ends < soonest:
             best, soonest = layout, ends
     assert best is not None
@@ -119,7 +123,7 @@ def _layout(samples: Samples, kind: str, share: float, least: int, spec: Schedul
     while (over := _slots(lengths, sizes[index], spec) > sizes[index] * spec.max_seqlen_per_rank).any():
         index = index + over  # a wider group may take more padding; all ranks together have been checked
     width = sizes[index]
-    times = spec.works(_slots(lengths, width, spec), largest=widest) // width
+    times = np.maximum(spec.works(_slots(lengths, width, spec), largest=widest) // width, 1)
     nothing = np.zeros(len(width), np.int64)
     layout = _Layout(width, nothing, nothing.copy(), times, np.zeros(spec.ranks, np.int64))
     for w in np.unique(width)[::-1].tolist():
