@@ -1,8 +1,13 @@
 """Empty segments, one token, padding, bottom-right alignment, options, and what is refused."""
 
+import math
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
+from padless import Rule, collate
 from padless.attention import Segments, varlen_attention
 from padless.errors import PadlessError
 
@@ -48,14 +53,15 @@ def test_padding_is_zero_and_gets_zero_gradients(backend):
     assert torch.isneginf(lse[padding]).all()
 
 
-def test_what_padding_holds_reaches_nothing():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_padding_holds_reaches_nothing(backend):
     segments = Segments.of([0, 3, 5], padded=[0, 4, 8], slots=10)
     q, k, v = (x.detach() for x in tensors(10))
-    want = varlen_attention(q, k, v, segments)
+    want = varlen_attention(q, k, v, segments, backend=backend)
     for x in (q, k, v):
         x[[3, 6, 7, 8, 9]] = torch.nan
         x.requires_grad_()
-    out = varlen_attention(q, k, v, segments)
+    out = varlen_attention(q, k, v, segments, backend=backend)
     torch.testing.assert_close(out, want, atol=0, rtol=0)
     for grad in torch.autograd.grad(out, (q, k, v), torch.ones_like(out)):
         assert torch.isfinite(grad).all()
@@ -120,6 +126,7 @@ def test_gradients_are_the_same_bits_in_every_run():
     ("change", "says"),
     [
         ({"cu_seqlens": [0, 5, 3, 9]}, "falls from 5 to 3 at index 2"),
+        ({"cu_seqlens": np.array([0, 5, 3, 9], np.uint32)}, "falls from 5 to 3 at index 2"),
         ({"cu_seqlens": [1, 9]}, "starts with 1"),
         ({"cu_seqlens": [0, 3, 8]}, "describe 8 slots but q has 9"),
         ({"cu_seqlens": [0, 3, 12]}, "describe 12 slots but q has 9"),
@@ -131,6 +138,9 @@ def test_gradients_are_the_same_bits_in_every_run():
         ({"window": (-1, None)}, "window left is -1"),
         ({"dropout_p": 1.0}, "dropout_p is 1.0"),
         ({"softcap": -1.0}, "softcap is -1.0"),
+        ({"softcap": math.nan}, "softcap is nan"),
+        ({"scale": 0.0}, "scale is 0.0"),
+        ({"scale": -1.0}, "scale is -1.0"),
         ({"sinks": torch.zeros(3)}, r"one per query head is \[4\]"),
         ({"backend": "fast"}, "there are auto, flash-attn-4"),
         ({"batch": "rows", "cu_seqlens": None}, "cannot read boundaries from a str"),
@@ -152,11 +162,12 @@ def test_wrong_use_is_refused(change, says):
         (lambda q, k, v: (q, k.float(), v), "but k is torch.float32"),
         (lambda q, k, v: (q, k, v[:8]), "tokens and heads must agree"),
         (lambda q, k, v: (q[..., :4], k, v), "q has head size 4 and k 8"),
+        (lambda q, k, v: (q[..., :0], k[..., :0], v), "no size may be 0"),
         (lambda q, k, v: (q[:, :3], k, v), "must be a multiple of key heads"),
         (lambda q, k, v: (q.mT.contiguous().mT, k, v), "must be contiguous"),
         (lambda q, k, v: (q, k[:8], v[:8]), "k has 8"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_tensors_that_do_not_fit_are_refused(spoil, says):
     with pytest.raises(PadlessError, match=says):
@@ -167,6 +178,47 @@ def test_segments_cannot_be_changed_behind_a_kernel():
     segments = Segments.of([0, 3, 9])
     with pytest.raises(ValueError, match="read-only"):
         segments.q_lengths[0] = 4
+
+
+def test_negative_lengths_are_refused():
+    starts, lengths = np.array([0, 5, 3]), np.array([5, -2, 6])
+    with pytest.raises(PadlessError, match="segment 1 has length -2"):
+        Segments(q_starts=starts, q_lengths=lengths, k_starts=starts, k_lengths=lengths, q_slots=9, k_slots=9)
+
+
+@pytest.mark.parametrize("backend", ["segmented", "reference"])
+def test_no_gradient_flows_through_the_lse(backend):
+    _, lse = varlen_attention(*tensors(9), cu_seqlens=[0, 3, 9], return_lse=True, backend=backend)
+    assert not lse.requires_grad
+
+
+@pytest.mark.parametrize(("backend", "softcap"), [*((name, 0.0) for name in BACKENDS), ("segmented", 3.0)])
+def test_autocast_casts_as_pytorchs_own_attention_does(backend, softcap):
+    """Rotary embeddings leave float32 queries and keys beside half-precision values."""
+    q, k, v = tensors(9, dtype=torch.float32)
+    options: dict[str, Any] = {"cu_seqlens": [0, 3, 9], "softcap": softcap, "backend": backend}
+    halves = [x.detach().bfloat16().requires_grad_() for x in (q, k, v)]
+    want = varlen_attention(*halves, **options)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = varlen_attention(q, k, v.bfloat16(), **options)
+        grads = torch.autograd.grad(got, (q, k, v), torch.ones_like(got))
+    assert got.dtype == torch.bfloat16
+    assert torch.equal(got, want)
+    for found, half in zip(grads, torch.autograd.grad(want, halves, torch.ones_like(want)), strict=True):
+        assert torch.equal(found, half.float())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rule", [Rule(), Rule(kind="prefix-lm")])
+def test_what_inference_left_behind_serves_training(backend, rule):
+    row = [{"input_ids": [1, 2, 3, 4], "prefix_length": 2}, {"input_ids": [5, 6], "prefix_length": 1}]
+    batch = collate(row if rule.has_ranks else [[1, 2, 3, 4], [5, 6]], rule=rule, align=8)
+    q, k, v = tensors(batch.num_slots)
+    with torch.inference_mode():
+        want = varlen_attention(q, k, v, batch, backend=backend)
+    out = varlen_attention(q, k, v, batch, backend=backend)
+    out.sum().backward()
+    torch.testing.assert_close(out.detach(), want.clone())
 
 
 def test_overlapping_padded_offsets_are_refused():

@@ -204,6 +204,20 @@ class TestPackedCalls:
         for key, gradient in plain.items():
             torch.testing.assert_close(recomputed[key], gradient, rtol=1e-10, atol=1e-12)
 
+    @pytest.mark.parametrize("name", ["llama", "gemma2", "deepseek_v3", "qwen3_next"])
+    def test_mixed_precision_is_as_near_to_full_precision_as_in_the_shipped_model(self, name):
+        """Trainer's `bf16=True` is autocast: rotary embeddings hand float32 queries beside bfloat16 values."""
+        shipped, ids = tiny_model(name).float(), tokens()
+        model = copy.deepcopy(shipped)
+        prepare(model)
+        full = torch.cat([shipped(input_ids=part).logits for part in ids.split(LENGTHS, dim=1)], dim=1)
+        with torch.autocast("cpu", torch.bfloat16):
+            theirs = torch.cat([shipped(input_ids=part).logits for part in ids.split(LENGTHS, dim=1)], dim=1)
+            mine = model(input_ids=ids, **boundaries()).logits
+        assert (mine - full).norm() < 1.5 * (theirs - full).norm()
+        mine.float().square().sum().backward()
+        assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
+
     def test_a_copy_is_as_prepared_as_its_model(self):
         model = tiny_model("bamba")
         prepare(model)

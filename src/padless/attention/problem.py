@@ -1,5 +1,6 @@
 """One attention problem: everything a backend is asked to compute, already checked."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,7 +131,12 @@ def _check_options(p: Problem) -> None:
             raise PadlessError(f"window {name} is {limit}: give a distance of 0 or more, or None for no limit")
     if not 0.0 <= p.dropout_p < 1.0:
         raise PadlessError(f"dropout_p is {p.dropout_p}: it must be at least 0 and below 1")
-    if p.softcap < 0:
+    if not 0.0 <= p.softcap < math.inf:
         raise PadlessError(f"softcap is {p.softcap}: it must be positive, or 0 for none")
+    if not 0.0 < p.scale < math.inf:
+        raise PadlessError(
+            f"scale is {p.scale}: it must be positive; kernels hide scores by -inf times the scale, so any other gives "
+            "NaN or lets every token see what is hidden"
+        )
     if p.sinks is not None and p.sinks.shape != (p.q.shape[1],):
         raise PadlessError(f"sinks has shape {tuple(p.sinks.shape)}: one per query head is [{p.q.shape[1]}]")

@@ -1,6 +1,7 @@
 """Where the segments are: offsets on the host, made once per batch and shared by every layer."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,30 +146,37 @@ class Segments:
         """Prefix sums of one side ("q" or "k") as an int32 tensor on `device`; made once."""
         import torch
 
-        key = ("cu_seqlens", side, torch.device(device))
-        if key not in self.cache:
+        def make() -> torch.Tensor:
             lengths = self.q_lengths if side == "q" else self.k_lengths
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-            self.cache[key] = torch.from_numpy(offsets).to(device, non_blocking=True)
-        return self.cache[key]
+            return torch.from_numpy(offsets).to(device, non_blocking=True)
+
+        return self.kept(("cu_seqlens", side, torch.device(device)), make)
 
     def indices(self, side: str, device: Any) -> Any:
         """`real(side)` as an int64 tensor on `device`; made once."""
         import torch
 
         key = ("real", side, torch.device(device))
-        if key not in self.cache:
-            self.cache[key] = torch.from_numpy(self.real(side)).to(device, non_blocking=True)
-        return self.cache[key]
+        return self.kept(key, lambda: torch.from_numpy(self.real(side)).to(device, non_blocking=True))
 
     def padding(self, device: Any) -> Any:
         """Query slots that hold no real token, as an int64 tensor on `device`; made once."""
         import torch
 
-        key = ("padding", torch.device(device))
-        if key not in self.cache:
+        def make() -> torch.Tensor:
             slots = np.setdiff1d(np.arange(self.q_slots), self.real("q"), assume_unique=True)
-            self.cache[key] = torch.from_numpy(slots).to(device)
+            return torch.from_numpy(slots).to(device)
+
+        return self.kept(("padding", torch.device(device)), make)
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gave when it was first asked for `key`; a training step may use what inference made."""
+        import torch
+
+        if key not in self.cache:
+            with torch.inference_mode(False):
+                self.cache[key] = make()
         return self.cache[key]
 
 
@@ -192,6 +200,7 @@ def _offsets(name: str, given: Any) -> np.ndarray:
         )
     if offsets[0] != 0:
         raise PadlessError(f"{name} starts with {offsets[0]}: a prefix sum of lengths starts with 0")
+    offsets = offsets.astype(np.int64)  # differences of unsigned integers never fall
     falls = np.flatnonzero(np.diff(offsets) < 0)
     if len(falls):
         i = int(falls[0])
@@ -199,7 +208,7 @@ def _offsets(name: str, given: Any) -> np.ndarray:
             f"{name} falls from {offsets[i]} to {offsets[i + 1]} at index {i + 1}: it must be a prefix sum of "
             "lengths; shuffled or damaged offsets would mix samples"
         )
-    return offsets.astype(np.int64)
+    return offsets
 
 
 def _side(name: str, given: Any, padded: Any, slots: int | None) -> tuple[np.ndarray, np.ndarray, int]:
@@ -217,6 +226,9 @@ def _check_side(name: str, starts: np.ndarray, lengths: np.ndarray, slots: int) 
     """Segments lie in order inside the tensor and do not overlap."""
     if len(starts) != len(lengths):
         raise PadlessError(f"{len(starts)} {name} starts but {len(lengths)} lengths")
+    if (lengths < 0).any():
+        i = int(np.flatnonzero(lengths < 0)[0])
+        raise PadlessError(f"{name} segment {i} has length {lengths[i]}: give 0 for a segment without tokens")
     ends = starts + lengths
     overlap = np.flatnonzero(ends[:-1] > starts[1:])
     if len(overlap):

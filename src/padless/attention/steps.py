@@ -41,12 +41,10 @@ class Step:
 
     def index(self, side: str, device: Any) -> torch.Tensor:
         """`q_index` or `k_index` as a tensor on `device`; made once."""
+        index = self.q_index if side == "q" else self.k_index
+        assert index is not None
         key = ("step", side, torch.device(device))
-        if key not in self.segments.cache:
-            index = self.q_index if side == "q" else self.k_index
-            assert index is not None
-            self.segments.cache[key] = torch.from_numpy(index.astype(np.int64)).to(device)
-        return self.segments.cache[key]
+        return self.segments.kept(key, lambda: torch.from_numpy(index.astype(np.int64)).to(device))
 
 
 def steps_of(batch: Batch) -> tuple[Step, ...]:

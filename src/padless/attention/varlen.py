@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from padless.attention import select
+from padless.attention import autocast, select
 from padless.attention.problem import Problem, check_tensors
 from padless.attention.segments import Segments
 from padless.attention.steps import Step, steps_of
@@ -65,7 +65,8 @@ def varlen_attention(
         backend: `"auto"`, or a name from `padless backends`.
 
     Returns:
-        `[Tq, Hq, Dv]` in q's dtype, or `(out, lse)`. Padding positions are 0 (lse: -inf) and get zero gradients, and
+        `[Tq, Hq, Dv]` in q's dtype, or `(out, lse)`. Under autocast q, k and v are first cast to its dtype, as for
+        PyTorch's own attention. Padding positions are 0 (lse: -inf) and get zero gradients, and
         so do queries that see no key.
 
     Raises:
@@ -82,15 +83,17 @@ def varlen_attention(
     """
     steps = _steps(batch, cu_seqlens, cu_seqlens_k, causal, window)
     options = {
-        "scale": 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+        "scale": scale,
         "softcap": softcap,
         "sinks": sinks,
         "dropout_p": dropout_p,
         "deterministic": deterministic,
         "return_lse": return_lse,
     }
+    q, k, v = map(autocast.cast, (q, k, v))
     problems = [_problem(step, q, k, v, options) for step in steps]
-    found = [select.run(p, backend) for p in problems]
+    with autocast.off(q.device):
+        found = [select.run(p, backend) for p in problems]
     out, lse = found[0] if len(steps) == 1 and steps[0].q_index is None else _put_together(steps, found, q)
     return (out, lse) if return_lse else out
 
@@ -117,8 +120,8 @@ def choose(
     """
     boundaries = (options.pop(name, None) for name in ("cu_seqlens_k", "causal", "window"))
     [step, *_] = _steps(batch, cu_seqlens, *boundaries)
-    scale = options.pop("scale", None)
-    return select.choose(_problem(step, q, k, v, {"scale": 1.0 if scale is None else scale, **options}), backend)
+    q, k, v = map(autocast.cast, (q, k, v))
+    return select.choose(_problem(step, q, k, v, {"scale": None, **options}), backend)
 
 
 def _steps(
@@ -163,6 +166,7 @@ def _window(window: Any) -> tuple[int | None, int | None]:
 
 def _problem(step: Step, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Problem:
     check_tensors(q, k, v)
+    options = options | {"scale": 1.0 / math.sqrt(q.shape[2]) if options["scale"] is None else options["scale"]}
     taken = {"q": step.take("q", q), "k": step.take("k", k), "v": step.take("k", v)}
     return Problem(**taken, segments=step.segments, left=step.left, right=step.right, **options)
 

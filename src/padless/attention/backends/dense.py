@@ -8,12 +8,10 @@ from padless.attention.problem import Problem, visible
 
 def run(p: Problem) -> tuple[torch.Tensor, None]:
     """Output `[Tq, Hq, Dv]`; the mask is made once per batch and shared by the layers."""
-    key = ("dense", p.left, p.right, p.q.device)
-    if key not in p.segments.cache:
-        p.segments.cache[key] = row_mask(p).to(p.q.device)
+    mask = p.segments.kept(("dense", p.left, p.right, p.q.device), lambda: row_mask(p).to(p.q.device))
     q, k, v = (x.transpose(0, 1)[None] for x in (p.q, p.k, p.v))
     out = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=p.segments.cache[key], dropout_p=p.dropout_p, scale=p.scale, enable_gqa=True
+        q, k, v, attn_mask=mask, dropout_p=p.dropout_p, scale=p.scale, enable_gqa=True
     )
     return out[0].transpose(0, 1), None
 
@@ -33,5 +31,4 @@ BACKEND = Backend(
     capability=Capability(dropout=True, deterministic=False, lse=False),
     missing=always,
     run=run,
-    padding=True,
 )

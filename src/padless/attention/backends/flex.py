@@ -15,7 +15,8 @@ _ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale", "enab
 
 def run(p: Problem) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Output and log-sum-exp; sinks are worked in from the log-sum-exp, through which gradients flow."""
-    q, k, v = (x.transpose(0, 1)[None] for x in (p.q, p.k, p.v))
+    # On a CPU the kernel refuses what requires gradients, even where none are recorded.
+    q, k, v = ((x if p.needs_grad else x.detach()).transpose(0, 1)[None] for x in (p.q, p.k, p.v))
     out, lse = _kernel(p.q.device.type)(
         q,
         k,
@@ -49,11 +50,12 @@ def _cap(softcap: float) -> Any:
 def _block_mask(p: Problem) -> Any:
     """Who sees whom, made once per batch and shared by the layers."""
     s, device = p.segments, p.q.device
-    key = ("flex", p.left, p.right, device)
-    if key not in s.cache:
-        make = function(_MODULE, "create_block_mask", ("mask_mod", "B", "H", "Q_LEN", "KV_LEN", "device"))
-        s.cache[key] = make(_mask_mod(p), None, None, s.q_slots, s.k_slots, device=str(device))
-    return s.cache[key]
+
+    def make() -> Any:
+        create = function(_MODULE, "create_block_mask", ("mask_mod", "B", "H", "Q_LEN", "KV_LEN", "device"))
+        return create(_mask_mod(p), None, None, s.q_slots, s.k_slots, device=str(device))
+
+    return s.kept(("flex", p.left, p.right, device), make)
 
 
 def _mask_mod(p: Problem) -> Any:

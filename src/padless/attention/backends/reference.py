@@ -23,7 +23,7 @@ def run(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
         filled = qs + ql
     outs.append(v.new_zeros(s.q_slots - filled, *v.shape[1:]))
     lses.append(q.new_full((s.q_slots - filled, q.shape[1]), -torch.inf))
-    return torch.cat(outs).to(p.q.dtype), torch.cat(lses)
+    return torch.cat(outs).to(p.q.dtype), torch.cat(lses).detach()
 
 
 def _segment(p: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from padless.attention import cost, lanes
+from padless.attention import autocast, cost, lanes
 from padless.attention.capability import Backend, Capability, always
 from padless.attention.groups import Group, Plan, plan
 from padless.attention.kernels import FlashCpu, Grads, Kernel, Spec, Written
@@ -162,8 +162,9 @@ class Attention(torch.autograd.Function):
         """Gradients of q, k, v and sinks."""
         q, k, v, sinks, out, lse = ctx.saved_tensors
         grad = grads[0] if grads[0].stride(-1) == 1 else grads[0].contiguous()
-        found = backward(ctx.job, grad, (q, k, v, out), lse)
-        grad_sinks = None if sinks is None else sinks_grad(grad, out, lse, sinks)
+        with autocast.off(q.device):
+            found = backward(ctx.job, grad, (q, k, v, out), lse)
+            grad_sinks = None if sinks is None else sinks_grad(grad, out, lse, sinks)
         return *found, grad_sinks, None
 
 
