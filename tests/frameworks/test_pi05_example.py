@@ -166,7 +166,7 @@ def test_masking_equals_removing_the_slot_and_swapping_takes_another_episode() -
 def test_the_worked_example_says_what_was_built_in() -> None:
     from padless.frameworks.pi05.worked import small_policy
 
-    found = ablate(small_policy(steps=70, held_out=30), tolerance=0.1)
+    found = ablate(small_policy(steps=70), tolerance=0.1)
     verdicts = {each.slot.name: each.verdict for each in found.results}
     assert verdicts["base"] == "load-bearing"
     assert verdicts["ceiling"] == "candidate"  # one picture, always: swapping it changes nothing at all
