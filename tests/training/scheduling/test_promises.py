@@ -157,6 +157,13 @@ def test_ages_end_with_the_limit_and_a_flush_leaves_nothing() -> None:
     assert len(last.waiting) == 0
 
 
+def test_dynamic_cp_uses_all_ranks_where_single_ones_cannot_keep_in_step() -> None:
+    spec = SchedulingSpec(dp=2, max_seqlen_per_rank=16, cost=Cost(linear=1), microbatch_multiple=2)
+    made = schedule([14, 14], spec, strategy="dynamic-cp")
+    assert made.width.tolist() == [2, 2]
+    assert made.microbatch.tolist() == [0, 1]
+
+
 SPEC = SchedulingSpec(dp=2, max_seqlen_per_rank=16, cost=Cost(linear=1))
 
 
@@ -228,12 +235,8 @@ def test_a_sample_longer_than_everything_is_named(strategy: str) -> None:
             "out of step; use sizes='power-of-two'",
         ),
         (
-            lambda: schedule(
-                [14, 7, 7],
-                SchedulingSpec(dp=2, max_seqlen_per_rank=16, cost=Cost(linear=1), pp=2, max_num_seqs=1),
-                strategy="dynamic-cp",
-            ),
-            "rank 0 has samples for 1 micro-batches and the stages of the pipeline run 2 in step",
+            lambda: schedule([14], dataclasses.replace(SPEC, microbatch_multiple=2), strategy="dynamic-cp"),
+            "1 samples cannot fill the 2 micro-batches that all ranks run in step",
         ),
     ],
 )

@@ -62,9 +62,19 @@ def dynamic_cp(samples: Samples, spec: SchedulingSpec) -> Assignment:
             "at different micro-batches on different ranks, and the stages of a pipeline would run out of step; use "
             "sizes='power-of-two'"
         )
-    bins = _bins(samples, _best_layout(samples, spec), spec)
+    layout = _best_layout(samples, spec)
+    bins = _bins(samples, layout, spec)
     if spec.in_step:
-        bins = _even_numbers(bins, samples, spec)
+        bins = _in_step(bins, len(samples), spec)
+        if bins is None:  # some ranks have too few samples of their own: all ranks for all samples
+            layout = _layout(samples, "power-of-two", 1.0, spec.ranks, spec)
+            bins = _in_step(_bins(samples, layout, spec), len(samples), spec)
+    if bins is None:
+        count = multiple_of(1, spec)
+        raise PadlessError(
+            f"{len(samples):,} samples cannot fill the {count} micro-batches that all ranks run in step; give at least "
+            f"{count} samples a global batch, or empty='allow' and run padding there"
+        )
     return Assignment.of(spec, samples, bins)
 
 
@@ -238,29 +248,33 @@ def _bins(samples: Samples, layout: _Layout, spec: SchedulingSpec) -> list[Bin]:
     return bins
 
 
-def _even_numbers(bins: list[Bin], samples: Samples, spec: SchedulingSpec) -> list[Bin]:
-    """Every rank as many micro-batches as the one that has most: bins of single ranks are split until they suffice."""
+def _in_step(bins: list[Bin], samples: int, spec: SchedulingSpec) -> list[Bin] | None:
+    """Every rank as many micro-batches as the one that has most, by splitting bins; None where samples are too few.
+
+    Bins of single ranks are split; those of all ranks, where there are no others.
+    """
     counts = np.zeros(spec.ranks, np.int64)
     for b in bins:
         counts[b.first : b.first + b.width] += 1
     count = multiple_of(int(counts.max()), spec)
-    count = max([count, *for_stages(count, len(samples), spec)])
-    by_rank: dict[int, list[Bin]] = {rank: [] for rank in range(spec.ranks)}
-    for b in bins:
-        if b.width == 1:
-            by_rank[b.first].append(b)
-    made = [b for b in bins if b.width > 1]
-    for rank, own in by_rank.items():
-        begin = int(counts[rank]) - len(own)
-        lists = sorted((list(b.members) for b in own), key=len, reverse=True)
-        while len(lists) < count - begin and lists and len(lists[0]) > 1:
-            lists.append([lists[0].pop()])
-            lists.sort(key=len, reverse=True)
-        if len(lists) < count - begin and spec.empty == "error":
-            raise PadlessError(
-                f"rank {rank} has samples for {begin + len(lists)} micro-batches and the stages of the pipeline run "
-                f"{count} in step; give more short samples a global batch, a larger max_seqlen_per_rank, or "
-                "empty='allow' and run padding there"
-            )
-        made += [Bin(begin + n, rank, 1, members) for n, members in enumerate(lists)]
+    count = max([count, *for_stages(count, samples, spec)])
+    width = spec.ranks if all(b.width == spec.ranks for b in bins) else 1
+    made = [b for b in bins if b.width != width]
+    for first in range(0, spec.ranks, width):
+        own = [list(b.members) for b in bins if b.width == width and b.first == first]
+        begin = int(counts[first]) - len(own)
+        own = _split(own, count - begin)
+        if len(own) < count - begin and spec.empty == "error":
+            return None
+        made += [Bin(begin + n, first, width, members) for n, members in enumerate(own)]
     return made
+
+
+def _split(lists: list[list[int]], count: int) -> list[list[int]]:
+    """Up to `count` lists: the longest gives its last sample away, again and again."""
+    while len(lists) < count:
+        longest = max(lists, key=len, default=[])
+        if len(longest) < 2:
+            break
+        lists.append([longest.pop()])
+    return lists
