@@ -80,7 +80,7 @@ def _measure(subject: str, replace: str, *, quiet: bool, **options: Any) -> Any:
     from padless.measure.ablation import ablate
 
     require("torch", extra="torch", feature="padless ablate")
-    replacements = ("swap", "mask") if replace == "both" else (replace,)
+    replacements: Any = ("swap", "mask") if replace == "both" else (replace,)
     with progress(quiet) as shown:
         shown.update(f"making {subject}", None, "")
         made = _made(subject)

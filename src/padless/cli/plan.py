@@ -87,8 +87,9 @@ def command(
             show_comparison(found)
         return
     planned, seconds = _plan(values, spec)
-    planned = replace(planned, pruning=tuple(map(str, pruned.rules))) if rules else planned
-    whole = media.whole_plan(pruned, spec) if rules else None
+    whole = None
+    if pruned is not None and rules:
+        planned, whole = replace(planned, pruning=rules), media.whole_plan(pruned, spec)
     saved = _save(planned, store, output)
     if as_json:
         pruning = {"pruning": media.pruning_facts(pruned, whole, planned)} if rules else {}

@@ -264,12 +264,10 @@ def _effect(run: _Runner, slot: Slot, how: How, base: np.ndarray, **options: Any
             f"slot {slot.name!r} is masked in every sample, and to {how} it moves the loss by up to "
             f"{np.abs(difference).max():.1e}: the model attends to masked tokens, or the callback changes more than it"
         )
-    several = run.tasks is not None and len(np.unique(run.tasks)) > 1
-    return Effect(
-        how=how,
-        change=bootstrap(difference, run.episodes, **options),
-        tasks=by_task(difference, run.episodes, run.tasks, **options) if several else {},
-    )
+    tasks = {}
+    if run.tasks is not None and len(np.unique(run.tasks)) > 1:
+        tasks = by_task(difference, run.episodes, run.tasks, **options)
+    return Effect(how=how, change=bootstrap(difference, run.episodes, **options), tasks=tasks)
 
 
 def _result(slot: Slot, effects: tuple[Effect, ...], tolerance: float, acts: float | None) -> SlotResult:

@@ -102,7 +102,6 @@ def _compile(rows: PolicyRows) -> _Compiled:
     return _known[rows]
 
 
-@torch.compiler.disable  # boundaries are host numbers that change with every batch
 def _run(
     steps: tuple[_Step, ...], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None
 ) -> torch.Tensor:

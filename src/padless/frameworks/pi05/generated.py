@@ -68,7 +68,7 @@ def generate(
     episode = np.repeat(np.arange(episodes), frames)
     place = np.repeat(rng.uniform(-1, 1, (episodes, 2)), frames, axis=0)
     arm = np.tile(np.linspace(0, 0.5, frames), episodes)[:, None] * place
-    task = episode % len(instructions)
+    task = (episode % len(instructions)).tolist()
     prompts = [prompt_tokens(instructions[t], config.vocabulary) for t in task]
     longest = max(map(len, prompts))
     if longest > config.prompt_slots:

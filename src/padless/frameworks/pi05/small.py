@@ -119,7 +119,8 @@ class SmallExperts(nn.Module):
     ) -> tuple[list[torch.Tensor], Any]:
         """Prefix and suffix `[B, Lp, width]`, `[B, Ls, expert width]` to the same; `attention_mask` as in `attend`."""
         xs, split = inputs_embeds, inputs_embeds[0].shape[1]
-        for layer in zip(self.layers, self.expert_layers, strict=True):
+        pairs: Any = zip(self.layers, self.expert_layers, strict=True)
+        for layer in pairs:
             halves = [half.before(x, cond) for half, x, cond in zip(layer, xs, adarms_cond, strict=True)]
             q, k, v = (torch.cat(parts, dim=1) for parts in zip(*(qkv for qkv, _ in halves), strict=True))
             out = attend(rotate(q, position_ids), rotate(k, position_ids), v, attention_mask)
@@ -128,7 +129,8 @@ class SmallExperts(nn.Module):
                 half.after(x, o, cond, gate)
                 for half, x, o, cond, (_, gate) in zip(layer, xs, outs, adarms_cond, halves, strict=True)
             ]
-        return [norm(x, cond=cond)[0] for norm, x, cond in zip(self.norms, xs, adarms_cond, strict=True)], None
+        norms = zip(self.norms, xs, adarms_cond, strict=True)
+        return [norm(x, cond=cond)[0] for norm, x, cond in norms], None
 
 
 class SmallPolicy(nn.Module):

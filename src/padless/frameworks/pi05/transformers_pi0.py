@@ -40,7 +40,7 @@ def padding_free_transformers(model: Any) -> Installed:
     require("transformers", extra="hf", feature="padding_free_transformers")
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    inner = getattr(model, "model", None)
+    inner: Any = getattr(model, "model", None)
     if not all(hasattr(inner, name) for name in ("vlm", "dit", "embed_prefix")):
         raise PadlessError(
             f"{type(model).__name__} is no PI0ForConditionalGeneration: it has no model.vlm and model.dit"
