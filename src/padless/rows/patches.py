@@ -40,7 +40,7 @@ def patchify(
             f"frames of {height} x {width} pixels are no multiples of {grid.unit}: resize them to "
             f"{grid.resized(height, width)} first"
         )
-    scaled = (video.astype(np.float32) / 255 - np.float32(mean)) / np.float32(std)
+    scaled = (video.astype(np.float32) / 255 - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
     filled = np.concatenate([scaled, np.repeat(scaled[-1:], -count % temporal, axis=0)])
     h, w = height // patch, width // patch
     cut = filled.reshape(-1, temporal, h // merge, merge, patch, w // merge, merge, patch, channels)

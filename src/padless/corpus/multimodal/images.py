@@ -94,7 +94,7 @@ class ImageRef:
                 warnings.simplefilter("ignore")
                 # A header may promise more pixels than memory holds.
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
-                with Image.open(self.path if self.data is None else io.BytesIO(self.data)) as image:
+                with Image.open(self.path or io.BytesIO(self.data or b"")) as image:
                     yield image
         except (*_BROKEN, Image.DecompressionBombError) as error:
             raise PadlessError(

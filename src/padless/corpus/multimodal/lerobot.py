@@ -94,8 +94,14 @@ def _step(row: dict[str, Any], file: Path, tasks: Mapping[int, str], cameras: Se
         if not isinstance(held, dict) or not isinstance(held.get("bytes"), bytes):
             raise PadlessError(f"{where}: {camera} holds no image bytes")
         images[camera] = ImageRef(name=f"{where} {camera}", data=held["bytes"])
-    vectors = [_vector(row.get(name), where, name) for name in (STATE, ACTION)]
-    return Step(int(row["episode_index"]), int(row["frame_index"]), tasks[row["task_index"]], *vectors, images)
+    return Step(
+        episode=int(row["episode_index"]),
+        frame=int(row["frame_index"]),
+        task=tasks[row["task_index"]],
+        state=_vector(row.get(STATE), where, STATE),
+        action=_vector(row.get(ACTION), where, ACTION),
+        images=images,
+    )
 
 
 def _vector(value: Any, where: str, name: str) -> np.ndarray | None:

@@ -86,7 +86,8 @@ def padless_attention(
         sinks=kwargs.get("s_aux"),
         dropout_p=dropout,
     )
-    return out.view(query.shape[0], query.shape[2], *out.shape[1:]), None
+    # Kernels differ in the layout of what they return; compiled code around this call must not see that.
+    return out.contiguous().view(query.shape[0], query.shape[2], *out.shape[1:]), None
 
 
 def _boundaries(module: torch.nn.Module, query: torch.Tensor, kwargs: dict[str, Any]) -> Boundaries | None:
