@@ -48,10 +48,11 @@ def context_parallel_attention(
         )
     plan = _plan_of(shard, q.device)
     keys, values = (_gather(x, plan.order, plan.slots, group).index_select(0, plan.keys) for x in (k, v))
+    queries = q.index_select(0, plan.queries)
+    if not len(queries):  # all padding here, yet the other ranks wait for this one's part in their gradients
+        return q.new_zeros(*q.shape[:2], v.shape[2]) + sum(nothing.sum() for nothing in (queries, keys, values))
     causal, window = plan.causal, plan.window
-    out = varlen_attention(
-        q.index_select(0, plan.queries), keys, values, plan.segments, causal=causal, window=window, **options
-    )
+    out = varlen_attention(queries, keys, values, plan.segments, causal=causal, window=window, **options)
     return out.new_zeros(q.shape[0], *out.shape[1:]).index_copy(0, plan.queries, out)
 
 
@@ -107,6 +108,8 @@ def _runs(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """First slot and length of each run of queries, and of the keys that it attends."""
     mine = shard.slots[segment_ids[shard.slots] > 0]
+    if not len(mine):
+        return mine, mine, mine, mine
     piece = np.searchsorted(starts, mine, side="right") - 1
     heads = np.flatnonzero(changes(piece) | changes(mine - np.arange(len(mine))))
     first, piece = mine[heads], piece[heads]
