@@ -56,4 +56,5 @@ def towers_cost(model: Any) -> TowersCost:
 
 def _weights(module: torch.nn.Module, kind: type[torch.nn.Module]) -> int:
     """Weights of all layers of one kind."""
-    return sum(each.weight.numel() for each in module.modules() if isinstance(each, kind))
+    layers = (each for each in module.modules() if isinstance(each, kind))
+    return sum(own.numel() for each in layers for name, own in each.named_parameters(recurse=False) if name == "weight")
