@@ -88,3 +88,11 @@ def test_nothing_is_lost_and_every_segment_starts_anew(rows):
     assert (batch["position_ids"][0, starts] == 0).all()
     assert (batch["labels"][0, starts] == -100).all()
     assert int((batch["labels"] != -100).sum()) == sum(len(text) - 1 for text in flat)
+
+
+@pytest.mark.parametrize("value", [[0.5, 1.0, 1.0], np.zeros((4, 3)), torch.zeros(3), [[1, 2], [3, 4]]])
+def test_numbers_without_a_place_are_refused_and_text_may_stay(value):
+    sample = {"input_ids": [1, 2, 3], "text": "abc", "messages": [{"role": "user", "content": "a"}], "id": 7}
+    assert PackedCollator()([sample])["input_ids"].tolist() == [[1, 2, 3]]
+    with pytest.raises(PadlessError, match=r"no place for: extra; what is in them would be lost"):
+        PackedCollator()([{**sample, "extra": value}])

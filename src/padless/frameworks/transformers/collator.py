@@ -10,6 +10,8 @@ from padless.errors import PadlessError
 from padless.frameworks.transformers_batch import transformers_batch
 from padless.rows import Batch, collate
 
+_USED = {"input_ids", "labels", "completion_mask", "assistant_masks"}
+_MADE_ANEW = {"attention_mask", "position_ids", "token_type_ids", "seq_lengths", "length"}  # nothing new is in these
 _TARGET_MASKS = ("completion_mask", "assistant_masks")  # TRL's columns: 1 where the token is trained on
 
 
@@ -41,7 +43,8 @@ class PackedCollator:
         """A mini-batch as keyword arguments of a prepared model.
 
         Raises:
-            PadlessError: When a row's `seq_lengths` do not add up, or a sample brings its own padding.
+            PadlessError: When a row's `seq_lengths` do not add up, or a sample brings its own padding, or numbers that
+                would be lost (images, weights): columns of text may stay, they are where the tokens came from.
         """
         if isinstance(features, Batch):
             return transformers_batch(features)
@@ -70,6 +73,13 @@ def _clean(feature: Mapping[str, Any]) -> dict[str, Any]:
             "a sample has zeros in its attention_mask: it was padded before packing, and its padding would be trained "
             "on; tokenize without padding"
         )
+    lost = sorted(name for name in feature.keys() - _USED - _MADE_ANEW if _holds_numbers(feature[name]))
+    if lost:
+        raise PadlessError(
+            f"samples have columns that a packed row has no place for: {', '.join(lost)}; what is in them would be "
+            "lost. Remove them (dataset.remove_columns), or make batches that carry them: padless.collate for loss_weights, "
+            "padless.frameworks.qwen_vl for images"
+        )
     sample = {name: np.asarray(feature[name]) for name in ("input_ids", "labels") if feature.get(name) is not None}
     masks = [np.asarray(feature[name]).astype(bool) for name in _TARGET_MASKS if feature.get(name) is not None]
     if masks and "labels" in sample:
@@ -77,6 +87,15 @@ def _clean(feature: Mapping[str, Any]) -> dict[str, Any]:
     elif masks:
         sample["loss_mask"] = np.logical_and.reduce(masks)
     return sample
+
+
+def _holds_numbers(value: Any) -> bool:
+    """Whether a column holds arrays of numbers; single numbers are ids and counts of the dataset."""
+    if value is None or isinstance(value, str | bytes | Mapping):
+        return False
+    if isinstance(value, list | tuple):
+        return len(value) > 0 and (isinstance(value[0], int | float) or _holds_numbers(value[0]))
+    return getattr(value, "ndim", 0) > 0
 
 
 def _cut(row: dict[str, Any], lengths: Sequence[int]) -> Iterator[dict[str, Any]]:

@@ -37,6 +37,8 @@ class Prefilled:
     def generation_inputs(self, next_token: int | torch.Tensor | None = None) -> dict[str, Any]:
         """Keyword arguments with which `model.generate` goes on after the prompt.
 
+        The chosen token becomes part of the prompt. If it is the model's EOS, the answer is over: do not go on.
+
         Args:
             next_token: The token chosen after the prompt; the likeliest when None.
         """
