@@ -77,8 +77,8 @@ def _clean(feature: Mapping[str, Any]) -> dict[str, Any]:
     if lost:
         raise PadlessError(
             f"samples have columns that a packed row has no place for: {', '.join(lost)}; what is in them would be "
-            "lost. Remove them (dataset.remove_columns), or make batches that carry them: padless.collate for loss_weights, "
-            "padless.frameworks.qwen_vl for images"
+            "lost. Remove them (dataset.remove_columns), or make batches that carry them: padless.collate for "
+            "loss_weights, padless.frameworks.qwen_vl for images"
         )
     sample = {name: np.asarray(feature[name]) for name in ("input_ids", "labels") if feature.get(name) is not None}
     masks = [np.asarray(feature[name]).astype(bool) for name in _TARGET_MASKS if feature.get(name) is not None]
