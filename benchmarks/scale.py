@@ -141,7 +141,7 @@ def show_costs(lengths: np.ndarray, rates: dict[str, float]) -> None:
         ),
         ("token shards", f"{TOKENS * rates['store_bytes_per_token'] / 1e12:,.1f} TB", "measured, 2 bytes an id here"),
         ("plans", f"{samples * rates['plan_bytes_per_sample'] / 1e9:,.0f} GB", "measured"),
-        ("one plan in memory", f"{samples * 40 / 1e9:,.0f} GB", "by count: lengths, ids, starts, rows, 40 bytes a sample"),
+        ("one plan in memory", f"{samples * 40 / 1e9:,.0f} GB", "by count: 40 bytes a sample"),
         ("parts of 1 GiB", f"{parts:,}", "of text"),
         (f"on {CORES:,} cores", f"{hours:,.1f} hours", f"simulated, {lost} workers lost and their parts done again"),
         (

@@ -12,10 +12,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import ray
+from click.testing import CliRunner
 
+from padless.cli.main import group
 from padless.corpus.engine import Progress
 from padless.corpus.job import pack
 from padless.corpus.part_stores import pack_parts
@@ -83,6 +86,14 @@ def stop_after(parts: int):
     return report
 
 
+def stop(run: Callable[[], object]) -> None:
+    try:
+        run()
+    except StopError:
+        return
+    raise AssertionError("the run was to be stopped")
+
+
 def main(folder: Path) -> None:
     inputs = folder / "in"
     write_inputs(inputs)
@@ -96,12 +107,17 @@ def main(folder: Path) -> None:
         report = lambda progress: phases.append(progress.phase)  # noqa: E731
         pack(inputs, output=folder / "ray", engine=engine, report=report, **SETTINGS)
         killer.over = True
-        try:
-            pack(inputs, output=folder / "stopped", engine=engine, report=stop_after(4), **SETTINGS)
-        except StopError:
-            left = len(list((folder / "stopped" / "parts").glob("*/part.json")))
+        stop(lambda: pack(inputs, output=folder / "stopped", engine=engine, report=stop_after(4), **SETTINGS))
+        left = len(list((folder / "stopped" / "parts").glob("*/part.json")))
         pack(inputs, output=folder / "stopped", engine=engine, say=said.append, **SETTINGS)
-        (folder / "stopped2").mkdir()
+        stop(lambda: pack(inputs, output=folder / "here-first", report=stop_after(3), **SETTINGS))
+        begun_here = len(list((folder / "here-first").glob("tokens-*")))
+        pack(inputs, output=folder / "here-first", engine=engine, **SETTINGS)
+        stop(lambda: pack(inputs, output=folder / "there-first", engine=engine, report=stop_after(2), **SETTINGS))
+        pack(inputs, output=folder / "there-first", **SETTINGS)
+        os.chdir(folder)
+        arguments = ["pack", "in", "-t", "bytes", "-c", "256", "--on-bad-record", "skip", "-o", "command"]
+        command = CliRunner().invoke(group, [*arguments, "--part-bytes", "150000", "--engine", "ray", "--json"])
         try:
             pack(inputs, output=folder / "bad", engine=engine, **{**SETTINGS, "on_bad_record": "error"})
             refused = ""
@@ -119,6 +135,10 @@ def main(folder: Path) -> None:
                 "same": tree(folder / "ray") == expected,
                 "left": left,
                 "resumed": tree(folder / "stopped") == expected,
+                "begun_here": begun_here,
+                "here_first": tree(folder / "here-first") == expected,
+                "there_first": tree(folder / "there-first") == expected,
+                "command": [command.exit_code, json.loads(command.stdout)["samples"]],
                 "said": [line for line in said if "earlier run" in line],
                 "phases": sorted(set(phases)),
                 "refused": refused,

@@ -38,6 +38,10 @@ def test_a_cluster_makes_the_bytes_of_one_process_though_a_worker_dies(tmp_path:
     assert found["shards"] > 10
     assert 1 <= found["left"] < 6
     assert found["resumed"], "the store of the run whose driver was stopped between two parts"
+    assert found["begun_here"] > 0
+    assert found["here_first"], "a run that one process began and a cluster ended"
+    assert found["there_first"], "a run that a cluster began and one process ended"
+    assert found["command"] == [0, 12 * 2499], "inputs by relative names"
     [said] = found["said"]
     assert found["left"] <= int(said.split()[0]) <= 6
     assert said.endswith("of 6 parts are done by an earlier run")

@@ -1,5 +1,6 @@
 """Who does the work between an empty folder and its shards: this process, or (`frameworks.ray_engine`) a cluster."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from padless.corpus.encode import Encoder
 from padless.corpus.encoded import Encoded, Position, encoded_batches
 from padless.corpus.manifest import FileEntry, Job, ShardEntry
 from padless.corpus.oversize import OversizeWatch
-from padless.corpus.parts import part_numbers
+from padless.corpus.parts import PARTS, part_numbers
 from padless.corpus.rejects import Rejects
 from padless.corpus.request import PackRequest
 from padless.corpus.shard import Shard
@@ -104,6 +105,8 @@ class LocalEngine:
 
     def fill(self, work: Work) -> Filled:
         """Shards appear one by one under their final names; a later run goes on behind the last whole one."""
+        if (work.folder / PARTS).exists():
+            _forget_parts(work)
         return fill_behind(work, _position(work))
 
 
@@ -115,6 +118,15 @@ def fill_behind(work: Work, after: Position | None) -> Filled:
     except BaseException:
         rejects.close()
         raise
+
+
+def _forget_parts(work: Work) -> None:
+    """Begin anew where a cluster has begun: its rejected records lie with its parts, and not behind a shard."""
+    work.say("an earlier run began on a cluster; this machine begins anew (--engine ray goes on)")
+    for path in finished_shards(work.folder):
+        path.unlink()
+    # Renamed first: a worker that is still at it can then put nothing in place any more.
+    shutil.rmtree((work.folder / PARTS).rename(work.folder / f".{PARTS}"))
 
 
 def _position(work: Work) -> Position | None:

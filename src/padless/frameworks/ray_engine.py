@@ -15,7 +15,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from padless.corpus.rejects import REJECTED
 from padless.corpus.request import PackRequest
 from padless.corpus.shard import shard_name
 from padless.corpus.sources import Identity, Source
+from padless.corpus.writer import finished_shards
 from padless.durable import UNFINISHED, atomic_path, write_bytes
 from padless.errors import PadlessError, require
 
@@ -89,13 +90,13 @@ class RayEngine:
         """
         ray = self._ray
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(_caught)
-        waiting = iter(enumerate(calls))
+        waiting, cwd = iter(enumerate(calls)), str(Path.cwd())
         running: dict[Any, int] = {}
         while True:
             # Few are handed over ahead of their turn, for those that run when a call fails have to be waited for.
             most = 2 * int(ray.cluster_resources().get("CPU", 1))
             for number, call in itertools.islice(waiting, most - len(running)):
-                running[task.remote(function, *call)] = number
+                running[task.remote(cwd, function, *call)] = number
             if not running:
                 return
             [reference], _ = ray.wait(list(running), num_returns=1)
@@ -117,6 +118,8 @@ class RayEngine:
         """Make the parts that are not there yet, then put the shards of all in their places."""
         parts = parts_of(work.sources, work.job.encoding.part_bytes)
         folder = work.folder.absolute() / PARTS
+        if not folder.exists():
+            _forget_local(work.folder)
         folder.mkdir(exist_ok=True)
         for leftover in folder.glob(f"{UNFINISHED}*"):
             # Renamed first: a worker that still writes there must not put in place what is being removed.
@@ -132,6 +135,12 @@ class RayEngine:
             made[missing[at]] = part
             work.report(_progress(work, made, len(parts)))
         return _assemble(work, [made[number] for number in range(len(parts))], resumed=resumed)
+
+
+def _forget_local(folder: Path) -> None:
+    """Remove what one process has made before the run came here: it is made again, and would be in the way."""
+    for path in [*finished_shards(folder), folder / f"{REJECTED}.part"]:
+        path.unlink(missing_ok=True)
 
 
 class _Shared(NamedTuple):
@@ -154,8 +163,10 @@ def _progress(work: Work, made: dict[int, Part], parts: int) -> Progress:
     )
 
 
-def _caught(function: Callable[..., Any], *arguments: Any) -> Any:
+def _caught(cwd: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """What is wrong with the input comes back as its message: it is no reason to try again."""
+    with suppress(OSError):  # where the node has no such folder, inputs are named from the root or not at all
+        os.chdir(cwd)
     try:
         return function(*arguments)
     except PadlessError as error:
