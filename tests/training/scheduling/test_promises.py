@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from padless.errors import PadlessError, ViolationError
+from padless.measure.cost import CostModel
+from padless.measure.simulate import simulate_step
 from padless.training.scheduling import (
     SCHEDULERS,
     Assignment,
@@ -18,6 +20,8 @@ from padless.training.scheduling import (
     check_assignment,
     schedule,
 )
+
+from .conftest import SEVEN_B
 
 
 @st.composite
@@ -155,6 +159,18 @@ def test_ages_end_with_the_limit_and_a_flush_leaves_nothing() -> None:
     last = schedule([], dataclasses.replace(spec, max_delay=0, empty="allow"), strategy="wlb", waiting=held)
     assert last.samples.ids.tolist() == [1000]
     assert len(last.waiting) == 0
+
+
+def test_free_sizes_keep_their_promises_where_groups_wait_for_members(long_tail: np.ndarray) -> None:
+    spec = SchedulingSpec(dp=64, max_seqlen_per_rank=16_384, cost=SEVEN_B, sizes="free")
+    lengths = long_tail[:1024]
+    made = schedule(lengths, spec, strategy="dynamic-cp")
+    assert {3, 5, 6} <= set(made.width.tolist()), "no size that is no power of two"
+    check_assignment(made, Samples.of(lengths))
+    naive_check(made, dict(enumerate(lengths.tolist())))
+    run_in_order(made)
+    step = simulate_step(made, CostModel(constant=0.0, linear=SEVEN_B.linear, quadratic=SEVEN_B.quadratic))
+    assert step.idle < 0.01
 
 
 def test_dynamic_cp_uses_all_ranks_where_single_ones_cannot_keep_in_step() -> None:
