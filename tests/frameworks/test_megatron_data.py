@@ -254,6 +254,23 @@ def test_a_micro_batch_may_come_in_megatrons_words(dataset: MegatronDataset) -> 
     assert (part.batch["packed_seq_params"].cu_seqlens_q_padded % CLUSTER.unit_of(len(part.group)) == 0).all()
 
 
+@pytest.mark.parametrize("strategy", ["dp-balanced", "dynamic-cp"])
+def test_shapes_are_fixed_for_cuda_graphs(dataset: MegatronDataset, strategy: str) -> None:
+    fixed = dataclasses.replace(CLUSTER, packed_sequences=9)
+    made = ScheduledBatches(
+        sampler_of(dataset), fixed, 0, strategy=strategy, collate=lambda batch, group: (batch, megatron_batch(batch))
+    )
+    shapes: dict[int, set] = {}
+    for step in made:
+        for part in step:
+            batch, packed = part.batch
+            assert batch.num_slots == fixed.max_seqlen_per_rank * len(part.group)
+            assert batch.num_segments <= 8
+            found = (packed["tokens"].shape, packed["packed_seq_params"].cu_seqlens_q.shape)
+            shapes.setdefault(len(part.group), set()).add(found)
+    assert all(len(found) == 1 for found in shapes.values())
+
+
 def test_what_cannot_be_scheduled_is_refused(dataset: MegatronDataset, tmp_path: Path) -> None:
     rows = MegatronDataset(dataset.store, plan(dataset.store.lengths, 64), eod_id=EOD)
     with pytest.raises(PadlessError, match="rows of this data set are packed"):

@@ -16,6 +16,7 @@ from padless.frameworks.megatron import MegatronDataset, check_megatron, megatro
 from padless.frameworks.megatron import limits as limits_module
 from padless.frameworks.megatron.limits import EXACT_FLOAT32
 from padless.masks import megatron_packed_seq_params, packed_seq_params, transformer_engine_kwargs
+from padless.training.context_parallel import ContextParallel
 
 pytestmark = [
     pytest.mark.interop,
@@ -111,8 +112,13 @@ def test_rope_turns_by_our_positions_on_every_context_parallel_rank(ranks: int) 
     params = packed["packed_seq_params"]
     padded = params.cu_seqlens_q_padded
     angles = torch.arange(params.max_seqlen_q, dtype=torch.float64)[:, None, None, None].expand(-1, 1, 1, 2) / 100
+    parallel = ContextParallel(ranks=ranks)
     for rank in range(ranks):
         slots = zigzag(padded.tolist(), ranks, rank) if ranks > 1 else list(range(batch.num_slots))
+        mine = megatron_batch(batch, parallel=parallel, cp_rank=rank)
+        for name in ("tokens", "labels", "loss_mask", "position_ids"):
+            assert mine[name].tolist() == packed[name][:, slots].tolist(), "labels are shifted before they are cut"
+        assert mine["packed_seq_params"].cu_seqlens_q_padded.tolist() == padded.tolist()
         ones = torch.tensor([1.0, 0.0], dtype=torch.float64).expand(len(slots), 1, 2)
         group = SimpleNamespace(size=lambda: ranks, rank=lambda rank=rank: rank)
         turned = _apply_rotary_pos_emb_thd(ones, padded, angles, cp_group=group)

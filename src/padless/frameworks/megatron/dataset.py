@@ -54,10 +54,10 @@ class MegatronDataset(PackedDataset):
         self.eod_id = _eod_id(self.store, eod_id)
         self.eod_loss = eod_loss
 
-    def aligned(self, align: int) -> "MegatronDataset":
-        """The same rows with segments at multiples of another number of slots."""
+    def laid_out(self, *, align: int, static: tuple[int, int] | None) -> "MegatronDataset":
+        """The same rows with segments at multiples of another number of slots, and other static shapes."""
         other = copy.copy(self)
-        other._options = self._options | {"align": align}
+        other._options = self._options | {"align": align, "static": static}
         return other
 
     def _gather(self, sample_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

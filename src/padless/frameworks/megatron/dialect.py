@@ -8,19 +8,25 @@ from typing import Any
 from padless.frameworks.refusals import refuse_media, refuse_ranks
 from padless.masks import megatron_packed_seq_params
 from padless.rows import IGNORED, Batch
+from padless.training.context_parallel import ContextParallel, Shard
 
 
-def megatron_batch(batch: Batch, *, cp_group: Any = None) -> dict[str, Any]:
+def megatron_batch(
+    batch: Batch, *, parallel: ContextParallel | None = None, cp_rank: int = 0, cp_group: Any = None
+) -> dict[str, Any]:
     """What Megatron's `GPTModel.forward` takes for one micro-batch of packed rows.
 
     Args:
         batch: Rows of one data-parallel rank, before context-parallel slicing.
+        parallel: How its slots are divided over context-parallel ranks; None leaves them whole, for who divides them.
+        cp_rank: Which of those ranks this is.
         cp_group: The context-parallel group of this micro-batch, where a schedule gives each its own.
 
     Returns:
         `tokens, labels, position_ids int64[1, T]` (labels shifted inside each segment, -100 where there is no target),
         `loss_mask float32[1, T]` aligned with labels (weights where the batch has some), `attention_mask None`, and
-        `packed_seq_params`.
+        `packed_seq_params`. With `parallel` the four hold this rank's T / ranks slots; the parameters speak of all T,
+        as Megatron takes them.
 
     Raises:
         MissingExtraError: Without torch or megatron-core.
@@ -33,9 +39,13 @@ def megatron_batch(batch: Batch, *, cp_group: Any = None) -> dict[str, Any]:
         >>> packed["labels"].tolist(), packed["packed_seq_params"].cu_seqlens_q_padded.tolist()
         ([[6, 7, -100, -100, 9, -100, -100, -100]], [0, 4, 8])
     """
-    fields = {name: values[None] for name, values in shifted_fields(batch).items()}
+    fields = shifted_fields(batch)
+    if parallel is not None:
+        shard = Shard(batch=batch, parallel=parallel, rank=cp_rank)
+        fields = {name: shard.take(values) for name, values in fields.items()}
     params = megatron_packed_seq_params(batch, cp_group=cp_group)
-    return {**fields, "attention_mask": None, "packed_seq_params": params}
+    rows = {name: values[None] for name, values in fields.items()}
+    return {**rows, "attention_mask": None, "packed_seq_params": params}
 
 
 def shifted_fields(batch: Batch) -> dict[str, Any]:

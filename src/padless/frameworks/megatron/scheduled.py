@@ -76,7 +76,8 @@ class ScheduledBatches:
     Args:
         sampler: Over a `scheduled` data set, with `ranks=1, rank=0` on every rank: a step is a global batch. It keeps
             the order.
-        spec: The cluster and its limits; `align` and `2 * cp` decide the slots that a sample takes.
+        spec: The cluster and its limits; `align` and `2 * cp` decide the slots that a sample takes. With
+            `packed_sequences` every micro-batch of a group of one size has the same shapes, for CUDA graphs.
         rank: Which of the `dp * cp` ranks this is; its data-parallel rank is `rank // cp`.
         strategy: A name of `padless.training.scheduling.SCHEDULERS`.
         collate: From a micro-batch's `Batch` and group to what a step takes; the `Batch` itself unless given.
@@ -153,7 +154,11 @@ class ScheduledBatches:
         return mine
 
     def _micro_batch(self, number: int, ids: np.ndarray, group: range) -> MicroBatch:
-        dataset = self._dataset.aligned(self.spec.unit_of(len(group)))
+        fixed = self.spec.packed_sequences
+        dataset = self._dataset.laid_out(
+            align=self.spec.unit_of(len(group)),
+            static=None if fixed is None else (self.spec.max_seqlen_per_rank * len(group), fixed),
+        )
         batch = dataset.__getitems__([self._rows[number] for number in ids.tolist()])
         return MicroBatch(number, self.collate(batch, group), group)
 
