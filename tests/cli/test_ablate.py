@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from padless.measure.vla_cost import PI05_COST
+
 MODULE = """
 import numpy as np
 from padless.measure.ablation import Ablatable
@@ -125,6 +127,10 @@ def test_a_pruned_plan_shows_before_and_after_and_carries_its_rules(padless, vie
     )["pruning"]
     assert found["real tokens"] == {"before": 20 * 552, "after": 20 * 296}
     assert found["rows"] == {"before": 10, "after": 5}
+    flops = found["GFLOP forward, sizes of pi0.5"]
+    one = PI05_COST.flops(views=1, prompt=40, suffix=0).total / 1e9
+    two = PI05_COST.flops(views=2, prompt=40, suffix=0).total / 1e9
+    assert flops == pytest.approx({"before": 20 * two, "after": 20 * one})
 
 
 def test_views_without_rules_are_a_plain_plan(padless, views) -> None:

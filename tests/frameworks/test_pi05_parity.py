@@ -301,3 +301,49 @@ def test_impossible_rows_are_refused(given, says) -> None:
 def test_a_prefix_that_sees_its_suffix_is_refused() -> None:
     with pytest.raises(PadlessError, match="prefixes see suffixes"):
         _ = PolicyRows.of([[1, 1]], suffix_ranks=[0, 0]).prefix_calls
+
+
+# Other precisions, compiled models ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("install", [trim, padding_free])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_half_precision_stays_within_its_noise(install, autocast) -> None:
+    config = SmallConfig()
+    dtype = torch.float32 if autocast else torch.bfloat16
+    policy = SmallPolicy(config, dtype=dtype)
+    samples = small_samples(config, views=(2, 3, 1, 2), prompts=(18, 7, 24, 1), dtype=dtype)
+    exact = SmallPolicy(config, dtype=torch.float64)
+    reference = exact(**{k: _double(v) for k, v in samples.items()})
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        noise = (policy(**samples).double() - reference).abs().max()
+        install(policy)
+        losses = policy(**samples)
+    assert (losses.double() - reference).abs().max() < 2 * noise
+    losses.float().mean().backward()
+    assert all(torch.isfinite(p.grad).all() for p in policy.parameters() if p.grad is not None)
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_double(each) for each in value]
+    return value.double() if value.is_floating_point() else value
+
+
+# Dynamo looks at .grad of what comes out of a part that it does not trace.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("install", [trim, padding_free])
+def test_a_compiled_forward_gives_the_same(install) -> None:
+    """LeRobot compiles `model.forward` as a whole; what looks at masks on the host stays outside of the graph."""
+    policy, samples = policy_and_samples("pi05")
+    expected = loss_and_gradients(policy, samples)
+    install(policy)
+    forward = torch.compile(policy.forward, backend="eager")
+    for views, prompts in (((2, 3, 1, 2), (18, 7, 24, 1)), ((1, 1, 1, 1), (2, 3, 4, 5))):
+        _, given = policy_and_samples("pi05", views, prompts)
+        policy.zero_grad()
+        losses = forward(**given)
+        losses.mean().backward()
+        if views == (2, 3, 1, 2):
+            found = losses.detach(), {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
+            assert_same(found, expected)

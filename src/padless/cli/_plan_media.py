@@ -29,7 +29,9 @@ def whole_plan(pruned: Any, spec: Any) -> Any:
 
 def pruning_facts(pruned: Any, before: Any, after: Any) -> dict[str, Any]:
     """For JSON."""
-    figures = {name: dict(zip(("before", "after"), values, strict=True)) for name, values in _figures(before, after)}
+    figures = {
+        name: dict(zip(("before", "after"), values, strict=True)) for name, values in _figures(pruned, before, after)
+    }
     return {
         "rules": [str(rule) for rule in pruned.rules],
         "sizes": asdict(pruned.sizes),
@@ -46,7 +48,7 @@ def show_pruned(pruned: Any, before: Any, after: Any) -> None:
 
     out = console()
     views = [[f"tokens of {name}", *(f"{n:,}" for n in both), less(*both)] for name, both in pruned.views.items()]
-    books = [[name, *(f"{n:,.0f}" for n in both), less(*both)] for name, both in _figures(before, after)]
+    books = [[name, *(f"{n:,.0f}" for n in both), less(*both)] for name, both in _figures(pruned, before, after)]
     out.print()
     out.print(table(["", "as it is", "pruned", "less"], views + books))
     dropped = before.accounting.dropped_samples
@@ -58,11 +60,24 @@ def show_pruned(pruned: Any, before: Any, after: Any) -> None:
     )
 
 
-def _figures(before: Any, after: Any) -> list[tuple[str, tuple[float, float]]]:
-    """What costs: rows, tokens (projections, MLP), squared lengths (attention)."""
+def _figures(pruned: Any, before: Any, after: Any) -> list[tuple[str, tuple[float, float]]]:
+    """What costs: rows, tokens (projections, MLP), squared lengths (attention), and FLOPs where the model is known."""
     books = before.accounting, after.accounting
-    return [
+    figures = [
         ("rows", (books[0].rows, books[1].rows)),
         ("real tokens", (books[0].real_tokens, books[1].real_tokens)),
         ("attention pairs (n^2)", (2 * books[0].score_elements, 2 * books[1].score_elements)),
     ]
+    if pruned.sizes.side is not None:
+        figures.append(("GFLOP forward, sizes of pi0.5", (_gflop(pruned, 0), _gflop(pruned, 1))))
+    return figures
+
+
+def _gflop(pruned: Any, side: int) -> float:
+    """Of the prefixes of all samples: towers, projections and MLPs by tokens, attention by squared lengths."""
+    from padless.measure.vla_cost import PI05_COST
+
+    lengths = (pruned.before, pruned.after)[side].astype(float)
+    seen = sum(both[side] for both in pruned.views.values())
+    flops = PI05_COST.flops(views=seen / PI05_COST.view_tokens, prompt=lengths.sum() - seen, suffix=0)
+    return (flops.tower + flops.linear + PI05_COST.language.attention((lengths**2).sum())) / 1e9

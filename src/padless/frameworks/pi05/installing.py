@@ -23,7 +23,7 @@ from padless.errors import PadlessError
 from padless.frameworks.pi05.experts import flat_norms, run_packed, teach_attention
 from padless.frameworks.pi05.prompts import prompt_slice
 from padless.frameworks.pi05.rows import PolicyRows
-from padless.frameworks.pi05.views import embed_views
+from padless.frameworks.pi05.views import embed_views, untraced
 from padless.rows.tensors import host
 
 _SEAMS = ("embed_prefix", "embed_suffix", "paligemma_with_expert")
@@ -167,12 +167,13 @@ def padding_free(model: Any) -> Installed:
 
 def _put_prefix(model: Any, installed: Installed, buckets: Sequence[int] | None) -> None:
     inner, embed = model.embed_prefix, model.paligemma_with_expert.embed_image
+    columns_of = untraced(prompt_slice)
     if hasattr(model, "_apply_checkpoint"):
         embed = functools.partial(model._apply_checkpoint, embed)
 
     @functools.wraps(inner)
     def embed_prefix(images: Any, img_masks: Any, tokens: Any, masks: Any, *rest: Any, **more: Any) -> Any:
-        columns = prompt_slice(masks, buckets)
+        columns = columns_of(masks, buckets)
         views = embed_views(embed, images, img_masks)
         # Without images their own code embeds the prompt, and whatever else it knows; views come first in every layout.
         others, others_real, starts = inner([], [], tokens[:, columns], masks[:, columns], *rest, **more)
@@ -234,7 +235,7 @@ def _put_layers(model: Any, installed: Installed) -> None:
 
     remember("embed_prefix")
     remember("embed_suffix")
-    installed.put(experts, "forward", torch.compiler.disable(packed))
+    installed.put(experts, "forward", untraced(packed))
 
 
 def _rows(prefix: Any, suffix: Any, position_ids: torch.Tensor) -> PolicyRows:

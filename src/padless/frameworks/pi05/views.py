@@ -1,13 +1,20 @@
 """Camera slots: which of them hold a view, and how to leave out those that do not."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from padless.errors import PadlessError
 from padless.rows.tensors import host
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def untraced(function: _F) -> _F:
+    """Keep a function out of compiled graphs: it reads masks on the host, and they differ from batch to batch."""
+    return torch.compiler.disable(function)  # pyright: ignore[reportReturnType] - typed for its other uses too
 
 
 def drop_masked(views: Mapping[str, Any], masks: Mapping[str, Any], names: Sequence[str] | None = None) -> tuple:
@@ -99,23 +106,31 @@ def embed_views(embed: Any, images: Sequence[torch.Tensor], masks: Sequence[torc
             f"camera slots have shapes {sorted(shapes)}: one image of one size per slot is expected (clips of several "
             "frames, [B, frames, ...], take other paths through the tower); leave this policy padded"
         )
-    there = np.stack([np.asarray(host(mask)).astype(bool) for mask in masks], axis=1)  # [B, slots]
-    if not there.any():
-        raise PadlessError("no sample of this batch has any view: every image mask is False")
-    samples, most = len(there), int(there.sum(axis=1).max())
-    device = images[0].device
-    rank = there.cumsum(axis=1) - 1
-    target = (np.arange(samples)[:, None] * most + rank)[there]
-    source = torch.from_numpy(np.flatnonzero(there)).to(device)
+    source, target, real, most = _places(masks, images[0].device)
+    samples = len(real)
     real_images = torch.stack(list(images), dim=1).flatten(0, 1).index_select(0, source)
     features = embed(real_images)
     tokens, width = features.shape[1:]
     placed = features.new_zeros(samples * most, tokens, width)
-    placed = placed.index_copy(0, torch.from_numpy(target).to(device), features)
-    real = torch.from_numpy(np.arange(most) < there.sum(axis=1, keepdims=True)).to(device)
+    placed = placed.index_copy(0, target, features)
     return EmbeddedViews(
         features=placed.view(samples, most * tokens, width),
         real=real.repeat_interleave(tokens, dim=1),
-        count=int(there.sum()),
+        count=len(source),
         tokens=tokens,
     )
+
+
+@untraced
+def _places(masks: Sequence[torch.Tensor], device: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """Which of the stacked images are real, where they go, which places are taken `[B, most]`, and the most views."""
+    there = np.stack([np.asarray(host(mask)).astype(bool) for mask in masks], axis=1)  # [B, slots]
+    counts = there.sum(axis=1, keepdims=True)
+    most = int(counts.max())
+    if most == 0:
+        raise PadlessError("no sample of this batch has any view: every image mask is False")
+    rank = there.cumsum(axis=1) - 1
+    target = (np.arange(len(there))[:, None] * most + rank)[there]
+    found = (np.flatnonzero(there), target, np.arange(most) < counts)
+    source, places, real = (torch.from_numpy(each).to(device) for each in found)
+    return source, places, real, most
