@@ -67,7 +67,10 @@ def on_ray(address: str | None = None) -> Iterator["RayEngine"]:
         yield RayEngine(ray)
         return
     where = address or os.environ.get("RAY_ADDRESS")
-    settings: dict[str, Any] = {"address": where} if where else {"include_dashboard": False}
+    settings: dict[str, Any] = {"address": where}
+    if not where:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of this machine alone talks to nobody else
+        settings = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield RayEngine(ray)
