@@ -2,6 +2,7 @@
 
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from padless.errors import PadlessError, ViolationError
 from padless.frameworks.pi05 import installing, trim
 from padless.frameworks.pi05.ablating import policy_ablation
 from padless.frameworks.pi05.generated import INSTRUCTIONS, generate
+from padless.frameworks.pi05.openpi import padding_free_openpi
 from padless.frameworks.pi05.proving import prove
 from padless.frameworks.pi05.small import SmallConfig, SmallPolicy, small_samples
 from padless.measure.ablation import Change, ablate
+
+from . import pi05_stand_ins as stand_ins
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -116,6 +120,28 @@ def test_a_policy_that_looks_at_masked_views_is_not_proven(monkeypatch) -> None:
 
     monkeypatch.setattr(SmallPolicy, "embed_prefix", everything_is_real)
     assert "losses" in prove(policy, given, strict=False).failures
+
+
+def test_a_model_with_another_call_is_proven_and_ablated_by_a_function() -> None:
+    """openpi takes an observation, and has a norm of its own."""
+    config = SmallConfig(cameras=stand_ins.OPENPI_KEYS)
+    model = stand_ins.PI0Pytorch(config)
+
+    def run(given: dict[str, Any]) -> torch.Tensor:
+        seen = SimpleNamespace(
+            images=dict(zip(config.cameras, given["images"], strict=True)),
+            image_masks=dict(zip(config.cameras, given["img_masks"], strict=True)),
+            tokenized_prompt=given["tokens"],
+            tokenized_prompt_mask=given["masks"],
+            state=torch.zeros(len(given["tokens"]), 7),
+        )
+        return model(seen, given["actions"], given["noise"], given["time"])
+
+    given = small_samples(config, views=[2, 3, 1], prompts=[5, 9, 3], dtype=torch.float64)
+    assert prove(model, given, run=run, install=padding_free_openpi).failures == []
+    data = generate(config, episodes=12, frames=1, shows=("light", "light", "nothing"), dtype=torch.float64)
+    subject = policy_ablation(model, data | {"state": None}, cameras=config.cameras, run=run)
+    assert ablate(subject, draws=1)["right_wrist_0_rgb"].verdict == "lossless"
 
 
 def test_a_proof_needs_two_samples_and_one_result() -> None:

@@ -1,6 +1,6 @@
 """`padless ablate` for pi0-type policies: masks and swaps camera slots of held-out samples."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,17 +21,19 @@ def policy_ablation(
     *,
     cameras: Sequence[str],
     cost: PolicyCost | None = None,
+    run: Callable[[dict[str, Any]], torch.Tensor] | None = None,
     batch: int = 32,
 ) -> Ablatable:
     """Make a policy and held-out samples ready for `padless.measure.ablation.ablate`.
 
     Args:
-        policy: Called as `policy(images, img_masks, tokens, masks, actions, noise=, time=)` for losses `[B, H, A]`:
-            LeRobot's `policy.model`, a `SmallPolicy`. It is put into evaluation mode for every call.
+        policy: LeRobot's `policy.model`, openpi's `PI0Pytorch`, a `SmallPolicy`. It is put into evaluation mode for
+            every call.
         samples: `images` and `img_masks` (a list per slot), `tokens`, `masks`, `actions`, perhaps `state`, each `[N,
             ...]`; `episodes` and perhaps `tasks`, `[N]`.
         cameras: Names of the slots, in the order of `images`.
         cost: Sizes, for each slot's share of a forward pass.
+        run: `run(inputs)` gives the losses `[B, H, A]`; None: `policy(**inputs)`, as LeRobot's pi0.5 takes them.
         batch: Samples per call.
 
     Returns:
@@ -48,7 +50,7 @@ def policy_ablation(
         inputs |= noise_for(samples, change.draw)
         if change.slot is not None:
             inputs |= _changed(inputs, cameras.index(change.slot), change, elsewhere)
-        return _losses(policy, inputs, batch)
+        return _losses(policy, run or (lambda given: policy(**given)), inputs, batch)
 
     return Ablatable(slots=slots, loss=loss, episodes=episodes, tasks=samples.get("tasks"))
 
@@ -105,7 +107,9 @@ def _from_another_episode(episodes: np.ndarray) -> np.ndarray:
     return other
 
 
-def _losses(policy: Any, inputs: dict[str, Any], batch: int) -> np.ndarray:
+def _losses(
+    policy: Any, call: Callable[[dict[str, Any]], torch.Tensor], inputs: dict[str, Any], batch: int
+) -> np.ndarray:
     training = policy.training
     policy.eval()
     parts = []
@@ -114,7 +118,7 @@ def _losses(policy: Any, inputs: dict[str, Any], batch: int) -> np.ndarray:
             for start in range(0, len(inputs["tokens"]), batch):
                 part = slice(start, start + batch)
                 given = {k: [x[part] for x in v] if isinstance(v, list) else v[part] for k, v in inputs.items()}
-                parts.append(policy(**given).flatten(1).mean(dim=1))
+                parts.append(call(given).flatten(1).mean(dim=1))
     finally:
         policy.train(training)
     return torch.cat(parts).double().cpu().numpy()

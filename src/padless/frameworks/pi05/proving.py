@@ -57,14 +57,21 @@ class Proof:
 
 
 def prove(
-    model: Any, inputs: dict[str, Any], *, install: Callable[[Any], Installed] = padding_free, strict: bool = True
+    model: Any,
+    inputs: dict[str, Any],
+    *,
+    run: Callable[[dict[str, Any]], torch.Tensor] | None = None,
+    install: Callable[[Any], Installed] = padding_free,
+    strict: bool = True,
 ) -> Proof:
     """Run a policy padded and padding-free on one batch and compare, then try to make samples see each other.
 
     Args:
-        model: Called as `model(**inputs)` for losses `[B, H, A]`: LeRobot's `policy.model`, a `SmallPolicy`; nothing is
-            installed on it yet, and nothing is when this returns. Put it into evaluation mode, or dropout differs.
+        model: LeRobot's `policy.model`, openpi's `PI0Pytorch`, a `SmallPolicy`; nothing is installed on it yet, and
+            nothing is when this returns. Put it into evaluation mode, or dropout differs.
         inputs: `images`, `img_masks`, `tokens`, `masks`, `actions`, `noise`, `time`, of two samples or more.
+        run: `run(inputs)` gives the losses `[B, H, A]`; None: `model(**inputs)`, as LeRobot's pi0.5 takes them. For
+            LeRobot's pi0, and for openpi, hand the same parts over as their `forward` has them.
         install: `padding_free` or `trim`.
         strict: Raise when something does not hold.
 
@@ -82,14 +89,15 @@ def prove(
     samples = len(inputs["tokens"])
     if samples < 2:
         raise PadlessError("a proof needs two samples or more: one alone has nobody to leak to")
-    before, expected = _run(model, inputs)
-    if not torch.equal(before, _run(model, inputs)[0]):
+    call = run or (lambda given: model(**given))
+    before, expected = _run(model, call, inputs)
+    if not torch.equal(before, _run(model, call, inputs)[0]):
         raise PadlessError("the padded policy gives two results for the same inputs: put it into evaluation mode")
     handle = install(model)
     try:
-        found, gradients = _run(model, inputs)
-        other, _ = _run(model, _with_first_changed(inputs))
-        unseen, _ = _run(model, _with_masked_changed(inputs))
+        found, gradients = _run(model, call, inputs)
+        other, _ = _run(model, call, _with_first_changed(inputs))
+        unseen, _ = _run(model, call, _with_masked_changed(inputs))
     finally:
         handle.remove()
     spread = before.std().clamp(min=1e-12)
@@ -110,10 +118,12 @@ def prove(
     return proof
 
 
-def _run(model: Any, inputs: dict[str, Any]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def _run(
+    model: Any, call: Callable[[dict[str, Any]], torch.Tensor], inputs: dict[str, Any]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Losses and gradients; gradients that were there before stay."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    losses = model(**inputs)
+    losses = call(inputs)
     gradients = torch.autograd.grad(losses.float().mean(), parameters, allow_unused=True)
     kept = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
     return losses.detach().double(), [g.double() for g in kept]
