@@ -232,7 +232,7 @@ def make_vlm(kind: str) -> Any:
     return AutoModelForImageTextToText.from_config(config)
 
 
-def make_samples(count: int = 64) -> list[dict[str, Any]]:
+def make_samples(count: int = 32) -> list[dict[str, Any]]:
     """Instruction data: a picture or two of mixed sizes, or none, and a text of log-normal length."""
     rng = np.random.default_rng(1)
     samples = []
