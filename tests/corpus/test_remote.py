@@ -88,6 +88,8 @@ def test_a_store_travels_out_and_in_with_the_bytes_of_a_local_one(filled: str, t
 
 
 def test_a_folder_and_a_local_output_do_as_well(filled: str, tmp_path: Path) -> None:
+    put(f"{filled}/in/_SUCCESS", "")
+    put(f"{filled}/in/README.md", "about the data")
     run(filled, tmp_path, str(tmp_path / "out"), inputs="in/")
     assert tree(tmp_path / "out") == tree(local_store(tmp_path))
 

@@ -15,13 +15,14 @@ import hashlib
 import posixpath
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from padless.corpus.engine import Engine, Report, Say
 from padless.corpus.job import Given, look, run
 from padless.corpus.manifest import MANIFEST, FileEntry, Manifest, read_manifest
 from padless.corpus.request import PackRequest
+from padless.corpus.sources.find import data_format_of
 from padless.corpus.sources.indexed import mask_of
 from padless.corpus.summary import Summary
 from padless.durable import UNFINISHED, sha256_of
@@ -146,6 +147,11 @@ def _fetch_inputs(inputs: Sequence[str], staging: Path, say: Say) -> list[_Local
             raise PadlessError(f"no file matches {item}")
         say(f"{item}: {len(names):,} files, copied to {staging}")
         wanted = [name for name in names if not _goes_with_another(name, names)]
+        if fs.isdir(path):
+            left_out = [name for name in wanted if data_format_of(PurePosixPath(name)) is None]
+            for name in left_out:
+                say(f"left out {name}: no data by its name")
+            wanted = [name for name in wanted if name not in set(left_out)]
         found += [_Local(_fetch(fs, name, staging), fs.unstrip_protocol(name)) for name in wanted]
     return found
 

@@ -97,8 +97,8 @@ class RayEngine:
         running: dict[Any, int] = {}
         while True:
             # Few are handed over ahead of their turn, for those that run when a call fails have to be waited for.
-            most = 2 * int(ray.cluster_resources().get("CPU", 1))
-            for number, call in itertools.islice(waiting, most - len(running)):
+            most = max(2 * int(ray.cluster_resources().get("CPU", 1)), 1)
+            for number, call in itertools.islice(waiting, max(most - len(running), 0)):
                 running[task.remote(cwd, function, *call)] = number
             if not running:
                 return
@@ -119,6 +119,8 @@ class RayEngine:
 
     def fill(self, work: Work) -> Filled:
         """Make the parts that are not there yet, then put the shards of all in their places."""
+        if work.job.encoding.part_bytes is None:
+            raise PadlessError("a cluster shares out parts, and the whole corpus is one; say part_bytes, e.g. 1 << 30")
         parts = parts_of(work.sources, work.job.encoding.part_bytes)
         folder = work.folder.absolute() / PARTS
         if not folder.exists():
@@ -183,9 +185,11 @@ class _Wrong(NamedTuple):
 def _result(ray: Any, reference: Any) -> Any:
     try:
         result = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise OSError(None, f"a worker failed ({error.cause!r})") from error
     except ray.exceptions.RayError as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise OSError(None, f"a part failed with its workers, {RETRIES + 1} times at most ({first_line})") from error
+        why = str(error).strip().splitlines()[0]
+        raise OSError(None, f"a part was lost with its worker {RETRIES + 1} times ({why})") from error
     if isinstance(result, _Wrong):
         raise PadlessError(result.message)
     return result

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from padless.corpus.sources.indexed import is_mask
 from padless.corpus.sources.source import Format, Source
@@ -121,7 +121,7 @@ def _folder(
     for path in paths:
         if is_mask(path) or (path.suffix == ".bin" and path.with_suffix(".idx").exists()):
             continue
-        kind = format or _data_format_of(path)
+        kind = format or data_format_of(path)
         if kind is not None:
             by_format.setdefault(kind, []).append(path)
         elif on_ignored is not None:
@@ -173,14 +173,14 @@ def _one(path: Path, kind: Format) -> Source:
     return Source(name=path.as_posix(), path=path, format=kind)
 
 
-def _format_of(path: Path) -> Format | None:
+def _format_of(path: PurePath) -> Format | None:
     name = path.name.lower()
     packed = next((end for end in _PACKED if name.endswith(end)), "")
     kind = _FORMATS.get(Path(name.removesuffix(packed)).suffix)
     return None if packed and kind in ("parquet", "arrow", "indexed") else kind
 
 
-def _data_format_of(path: Path) -> Format | None:
+def data_format_of(path: PurePath) -> Format | None:
     """The same in a folder, where files about the data lie beside it."""
     kind, name = _format_of(path), path.name.lower()
     is_about = name in _ABOUT_SETS or (kind == "text" and name.startswith(_ABOUT_DATA))
