@@ -97,7 +97,7 @@ class RayEngine:
         running: dict[Any, int] = {}
         while True:
             # Few are handed over ahead of their turn, for those that run when a call fails have to be waited for.
-            most = max(2 * int(ray.cluster_resources().get("CPU", 1)), 1)
+            most = max(2 * int(ray.cluster_resources().get("CPU", 0)), 1)
             for number, call in itertools.islice(waiting, max(most - len(running), 0)):
                 running[task.remote(cwd, function, *call)] = number
             if not running:
