@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from padless import packed_loss, varlen_attention
+from padless.errors import PadlessError
 from padless.frameworks.qwen_vl import MediaCollator, layout_of
 from padless.frameworks.transformers import attention, prepare
 from padless.frameworks.transformers_batch import transformers_batch
@@ -138,6 +139,8 @@ def test_hybrid_layers_reset_their_state_and_as_shipped_refuse() -> None:
     row = collator(samples)
     with pytest.raises(ValueError, match="packed sequences"):
         model(**row, use_cache=False)
+    with pytest.raises(PadlessError, match="cannot be packed"):
+        prepare(shipped("qwen3_5"), stateful="fused")  # no kernel here that knows boundaries
     leaking = {key: value for key, value in row.items() if not key.startswith(("cu_seq", "max_length", "seq_idx"))}
     first = len(samples[0]["input_ids"])
     with torch.no_grad():

@@ -77,6 +77,14 @@ def test_sampler_and_loader_take_it_and_resume() -> None:
     assert seen + [batch.sample_ids.tolist() for batch in second] == whole
 
 
+def test_workers_decode_the_same_rows() -> None:
+    def pixels(workers: int) -> list[float]:
+        loader = PackedLoader(RowSampler(dataset(Reader()), rows=2, drop_last=False, seed=3), num_workers=workers)
+        return [float(batch.media["pixel_values"].sum()) for batch in loader if batch.media is not None]
+
+    assert pixels(2) == pixels(0)
+
+
 def test_the_vision_tower_counts_in_the_balance() -> None:
     """Rows of equal text cost and unequal images: only a cost that sees the tower deals them evenly."""
     samples = []

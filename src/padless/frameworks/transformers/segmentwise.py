@@ -68,7 +68,8 @@ class Fused(_Isolated):
         forward = super().forward  # type: ignore[misc]
         if boundaries is None:
             return forward(*args, **kwargs)
-        return forward(*args, **kwargs, seq_idx=boundaries.seq_idx[None], cu_seq_lens_q=boundaries.cu_seqlens)
+        own = _without_towers(kwargs)
+        return forward(*args, **own, seq_idx=boundaries.seq_idx[None], cu_seq_lens_q=boundaries.cu_seqlens)
 
 
 def _call_of(layer: Any) -> Call:
@@ -99,7 +100,7 @@ def run_segmentwise(
     Raises:
         PadlessError: When an argument cannot be divided among segments: a filled cache, a tensor of unknown meaning.
     """
-    own = {key: value for key, value in kwargs.items() if key not in KEYS and not key.startswith(TOWERS)}
+    own = {key: value for key, value in _without_towers(kwargs).items() if key not in KEYS}
     bound = inspect.signature(forward).bind(*args, **own)
     hidden = next(iter(bound.arguments.values()))
     split = _Split(boundaries, hidden, name)
@@ -116,6 +117,10 @@ def run_segmentwise(
     if isinstance(results[0], tuple):
         return (split.merge([result[0] for result in results]), *[None] * (len(results[0]) - 1))
     return split.merge(results)
+
+
+def _without_towers(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in kwargs.items() if not key.startswith(TOWERS)}
 
 
 class _Split:
