@@ -13,12 +13,12 @@ from padless.training.scheduling.fill import into_bins
 from padless.training.scheduling.limits import for_stages, multiple_of, refuse_oversize
 from padless.training.scheduling.spec import SchedulingSpec
 
-SHARES = (1.0, 0.7, 0.5, 0.25, 0.1)
+SHARES = (1.0, 0.7, 0.5, 0.25, 0.1, 0.05, 0.02)
 """How much of the mean rank's work a sample may be on one of its ranks; tried until ranks are even."""
 EVEN = 1.005
 """Ranks are even when the last one is done within this of the mean."""
-WORTH = 1.05
-"""Groups twice as wide for all samples communicate more: taken where they end sooner by this."""
+WIDER = 0.03
+"""Twice as many ranks for all work communicate more: worth it where they end sooner by this share."""
 
 
 class _Layout(NamedTuple):
@@ -44,9 +44,9 @@ def dynamic_cp(samples: Samples, spec: SchedulingSpec) -> Assignment:
 
     A sample takes the fewest ranks that hold it and keep its work on one of them below a share of the mean rank's. The
     widest go first, each to the group of neighbours that is free first; samples of one rank level the ranks out.
-    Smaller shares, then wider groups for all, are tried until ranks are within 0.5 %: narrow groups communicate less.
-    With pipeline stages, what ends soonest of all these. Samples that follow each other in one group are packed
-    together.
+    Smaller shares are tried until ranks are within 0.5 %, then wider groups for all; failing that, or with pipeline
+    stages, what ends soonest is taken, 3 % later for each doubling of the ranks that share work, because they
+    communicate more. Samples that follow each other in one group are packed together.
 
     `sizes="power-of-two"` keeps groups at multiples of their size (Megatron-Core's process groups; all ranks together
     count as one), so that the members of a group are always free together. `"free"` takes any number of neighbours, so
@@ -100,17 +100,27 @@ def _best_layout(samples: Samples, spec: SchedulingSpec) -> _Layout:
     best, soonest = None, math.inf
     for kind, share, least in narrow + wide:
         layout = _layout(samples, kind, share, least, spec)
-        last = int(layout.done.max())
-        even = last * spec.ranks <= EVEN * int((layout.times * layout.width).sum())
-        if spec.pp == 1 and even and layout.done.min():
+        if spec.pp == 1 and least == 1 and _is_even(layout, spec):
             return layout
-        # A pipeline drains for as long as its longest sample takes in each of the other stages.
-        ends = (last + (spec.pp - 1) * int(layout.times.max())) * WORTH ** math.log2(least)
-        ends = ends if layout.done.min() else math.inf
+        ends = _ends(layout, spec) if layout.done.min() else math.inf
         if best is None or ends < soonest:
             best, soonest = layout, ends
     assert best is not None
     return best
+
+
+def _is_even(layout: _Layout, spec: SchedulingSpec) -> bool:
+    works = int((layout.times * layout.width).sum())
+    return bool(layout.done.min()) and int(layout.done.max()) * spec.ranks <= EVEN * works
+
+
+def _ends(layout: _Layout, spec: SchedulingSpec) -> float:
+    """When the last rank is done, and something on top for wide groups; plain arithmetic, equal on every machine."""
+    works = layout.times * layout.width >> 10
+    doublings = int((works * (np.frexp(layout.width)[1] - 1)).sum()) / max(int(works.sum()), 1)
+    # A pipeline drains for as long as its longest sample takes in each of the other stages.
+    drained = int(layout.done.max()) + (spec.pp - 1) * int(layout.times.max())
+    return drained * (1 + WIDER * doublings)
 
 
 def _layout(samples: Samples, kind: str, share: float, least: int, spec: SchedulingSpec) -> _Layout:
