@@ -19,7 +19,7 @@ from .ranks import run_ranks
 VOCAB, WIDTH, HEADS, DP, CP = 17, 16, 2, 2, 2
 LENGTHS = [3, 30, 7, 12, 1, 20, 9, 4, 16, 8, 2, 11, 5, 21, 6, 13, 10, 14]
 CASES = [("dp-balanced", "zigzag"), ("dynamic-cp", "zigzag"), ("wlb", "documents")]
-SPEC = SchedulingSpec(dp=DP, cp=CP, max_seqlen_per_rank=24, cost=Cost(linear=40, quadratic=1))
+SPEC = SchedulingSpec(dp=DP, cp=CP, max_seqlen_per_rank=24, cost=Cost(linear=40, quadratic=1), max_delay=0)
 
 
 def samples() -> list[dict]:
