@@ -21,6 +21,7 @@ FENCE = re.compile(r"(?P<before>[^\n]*)\n```(?P<language>\w*)\n(?P<body>.*?)\n``
 LANGUAGES_RUN = {"python", "console"}
 LANGUAGES_SHOWN = {"", "text", "json", "toml", "bash", "make", "html"}
 STAND_INS = {"make quickstart": f"{sys.executable} {ROOT / 'examples' / 'quickstart.py'}"}
+PROGRESS = re.compile(r"(?m)^padless: \d+ s, .*\n?")  # a log line every few seconds, so on slow machines only
 SPEED = re.compile(r"\d[\d,.]* ?(?:s\b|ms\b|tokens/s|M tokens/s)")
 
 
@@ -69,7 +70,7 @@ def run_console(block: Block, folder: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=500,
             check=False,
         )
         printed = result.stdout + result.stderr
@@ -91,8 +92,8 @@ def steps_of(block: Block) -> list[tuple[str, str]]:
 
 
 def normal(text: str, numbers_vary: bool) -> str:
-    """Text without what may differ between machines: speeds, trailing blanks and, on request, every number."""
-    text = SPEED.sub("<speed>", text)
+    """Text without what may differ between machines: speeds, progress, trailing blanks and, on request, every number."""
+    text = SPEED.sub("<speed>", PROGRESS.sub("", text))
     if numbers_vary:
         text = re.sub(r" *\d[\d,.]*%?", "<number>", re.sub("─+", "─", text))
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
