@@ -92,7 +92,7 @@ def steps_of(block: Block) -> list[tuple[str, str]]:
 
 
 def normal(text: str, numbers_vary: bool) -> str:
-    """Text without what may differ between machines: speeds, progress, trailing blanks and, on request, every number."""
+    """Text without what may differ between machines: speeds, progress, trailing blanks and, if asked, every number."""
     text = SPEED.sub("<speed>", PROGRESS.sub("", text))
     if numbers_vary:
         text = re.sub(r" *\d[\d,.]*%?", "<number>", re.sub("─+", "─", text))
