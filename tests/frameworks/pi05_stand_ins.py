@@ -90,8 +90,10 @@ class ModelOfLeRobot(SmallPolicy):
         self.paligemma_with_expert = Experts(config, norm)
         self.double()
 
-    def _apply_checkpoint(self, function, *args, **kwargs):
-        return function(*args, **kwargs)
+    def _apply_checkpoint(self, function, *args):
+        if self.training:
+            return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+        return function(*args)
 
     def forward(self, images, img_masks, tokens, masks, actions, noise, time, state=None):
         prefix, prefix_real, prefix_starts = self.embed_prefix(images, img_masks, tokens, masks)
@@ -100,14 +102,20 @@ class ModelOfLeRobot(SmallPolicy):
         real = torch.cat([prefix_real, suffix_real], dim=1)
         ranks = torch.cat([prefix_starts.bool(), suffix_starts], dim=1).cumsum(dim=1)
         seen = (ranks[:, None] <= ranks[:, :, None]) & real[:, None] & real[:, :, None]
-        (_, out), _ = self.paligemma_with_expert.forward(
-            attention_mask=torch.where(seen[:, None], 0.0, -2.3819763e38).to(prefix.dtype),
-            position_ids=torch.cumsum(real, dim=1) - 1,
-            past_key_values=None,
-            inputs_embeds=[prefix, suffix],
-            use_cache=False,
-            adarms_cond=[None, condition],
-        )
+        mask = torch.where(seen[:, None], 0.0, -2.3819763e38).to(prefix.dtype)
+
+        def layers(prefix, suffix, mask, positions, condition):
+            (_, out), _ = self.paligemma_with_expert.forward(
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=None,
+                inputs_embeds=[prefix, suffix],
+                use_cache=False,
+                adarms_cond=[None, condition],
+            )
+            return out
+
+        out = self._apply_checkpoint(layers, prefix, suffix, mask, torch.cumsum(real, dim=1) - 1, condition)
         return (noise - actions - self.action_out_proj(out[:, -self.config.actions :])).square()
 
 

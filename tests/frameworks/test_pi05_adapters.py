@@ -154,6 +154,19 @@ def test_an_openpi_model_keeps_losses_and_gradients(install, state, training) ->
     assert (handle.views, handle.view_slots) == (6, 9)
 
 
+def test_two_batches_in_flight_are_recomputed_with_their_own_rows() -> None:
+    """Layers alone are checkpointed, as both libraries do: backward runs them again after another batch has passed."""
+    model = stand_ins.ModelOfLeRobot(SmallConfig()).train()
+    batches = [
+        small_samples(model.config, views=views, prompts=prompts, dtype=torch.float64)
+        for views, prompts in (((2, 3), (4, 9)), ((1, 1), (12, 3)))
+    ]
+    run = lambda: torch.stack([model(**batch).mean() for batch in batches])  # noqa: E731
+    expected = gradients_of(model, run)
+    padding_free(model)
+    assert_same(gradients_of(model, run), expected)
+
+
 def test_openpi_takes_two_cameras_where_it_insisted_on_three() -> None:
     config = SmallConfig(cameras=stand_ins.OPENPI_KEYS)
     model = stand_ins.PI0Pytorch(config)

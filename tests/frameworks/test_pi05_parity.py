@@ -273,12 +273,20 @@ def test_policy_attention_equals_the_dense_block_mask_on_nan_filled_memory(data)
     real[:, data.draw(st.integers(0, slots - 1))] = True
     prefix_blocks = np.cumsum(data.draw(st.lists(st.integers(0, 1), min_size=slots, max_size=slots)))
     blocks = prefix_blocks[-1] + np.cumsum([1, *data.draw(st.lists(st.integers(0, 1), max_size=4))])
-    rows = PolicyRows.of(real, prefix_ranks=prefix_blocks, suffix_ranks=blocks)
+    behind = np.array(
+        data.draw(
+            st.lists(
+                st.lists(st.booleans(), min_size=len(blocks), max_size=len(blocks)), min_size=samples, max_size=samples
+            )
+        )
+    )
+    behind[:, data.draw(st.integers(0, len(blocks) - 1))] = True
+    rows = PolicyRows.of(real, prefix_ranks=prefix_blocks, suffix_ranks=blocks, suffix_mask=behind)
     q, k, v = torch.randn(3, rows.num_tokens, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with nan_filled_memory():
         found = policy_attention(q, k, v, rows)
-    sample = np.concatenate([np.repeat(np.arange(samples), real.sum(1)), np.repeat(np.arange(samples), len(blocks))])
-    rank = np.concatenate([np.tile(prefix_blocks, (samples, 1))[real], np.tile(blocks, samples)])
+    sample = np.concatenate([np.repeat(np.arange(samples), mask.sum(1)) for mask in (real, behind)])
+    rank = np.concatenate([np.tile(prefix_blocks, (samples, 1))[real], np.tile(blocks, (samples, 1))[behind]])
     seen = torch.from_numpy((sample[:, None] == sample) & (rank <= rank[:, None]))
     scores = torch.einsum("qhd,khd->hqk", q, k) / 2
     expected = torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)

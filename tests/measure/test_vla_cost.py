@@ -1,5 +1,6 @@
 """The cost model of pi0-type policies: the published case, line by line, and counts against a loop over matrices."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,15 @@ def test_flops_of_a_token_are_those_of_its_matrices(layers, width, hidden, kv, g
     matrices = [(width, kv * group * size), (width, kv * size), (width, kv * size), (kv * group * size, width)]
     matrices += [(width, hidden)] * (1 + gated) + [(hidden, width)]
     assert stack.per_token == 2 * layers * sum(a * b for a, b in matrices)
+
+
+def test_without_a_mask_attention_scores_what_blocks_may_see() -> None:
+    prefix, suffix = 2 * 256 + 60, 10
+    ranks = np.array([0] * prefix + [1] * suffix)
+    pairs = int((ranks[None] <= ranks[:, None]).sum())
+    args = {"views": 2, "prompt": 60, "suffix": suffix}
+    assert PI05_COST.flops(**args, mask=False).attention == 4 * 18 * 8 * 256 * pairs
+    assert PI05_COST.flops(**args).attention == 4 * 18 * 8 * 256 * (prefix + suffix) ** 2
 
 
 def test_impossible_cases_are_refused() -> None:
