@@ -62,7 +62,7 @@ TOWERS = {
 # (name, images, least and most patches per side, halved): thumbnails, mixed photos.
 MIXES = {
     "cpu": (("thumbnails", 256, 1, 4), ("mixed sizes", 24, 2, 17)),
-    "cuda": (("thumbnails", 256, 1, 4), ("mixed sizes", 24, 2, 17), ("mixed sizes, many", 96, 2, 33)),
+    "cuda": (("thumbnails", 256, 1, 4), ("mixed sizes", 24, 2, 17), ("photographs", 32, 8, 33)),
 }
 
 

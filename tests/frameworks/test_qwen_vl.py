@@ -1,6 +1,7 @@
 """Packed rows of images, videos and text in Transformers' own Qwen-VL models: each sample gets what it gets alone."""
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -153,3 +154,14 @@ def test_old_fashioned_towers_keep_their_attention() -> None:
     report = prepare(shipped("llama"))
     assert report.towers == ()
     assert prepare(shipped("qwen2_5_vl")).towers == ("model.visual",)
+
+
+def test_a_batch_in_bfloat16_becomes_a_call_without_leaving_its_device() -> None:
+    """Pixels are never copied to the host for the sake of the boundaries, where numpy has no such type either."""
+    _, _, samples, collator = packed("qwen2_5_vl")
+    batch = collator.batch(samples).torch()
+    assert batch.media is not None
+    media = {key: x.bfloat16() if x.is_floating_point() else x for key, x in batch.media.items()}
+    row = transformers_batch(dataclasses.replace(batch, media=media))
+    assert row["pixel_values"].dtype == torch.bfloat16
+    assert row["pixel_values"].data_ptr() == media["pixel_values"].data_ptr()

@@ -17,7 +17,7 @@ import numpy as np
 from padless.errors import PadlessError, require
 from padless.frameworks.refusals import refuse_ranks
 from padless.rows import Batch
-from padless.rows.tensors import to_torch
+from padless.rows.tensors import host, to_torch
 
 MROPE_AXES = 3
 OWN = ("image_segment_ids", "video_segment_ids")  # in `Batch.media` for padless; no model has a name for them
@@ -48,7 +48,7 @@ def transformers_batch(batch: Batch) -> dict[str, Any]:
     """
     require("torch", extra="torch", feature="the Transformers dialect")
     refuse_ranks(batch, "Transformers")
-    cu_seqlens, _ = batch.numpy().covering_cu_seqlens()
+    cu_seqlens = host(batch.covering_cu_seqlens()[0])
     widths = np.diff(cu_seqlens)
     longest = max(int(widths.max()), batch.max_seqlen)
     boundaries = to_torch(cu_seqlens, getattr(batch.input_ids, "device", None))
