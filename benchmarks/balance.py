@@ -37,9 +37,9 @@ def dealt(p: Plan, rows: int, cost: Cost, window: int | None) -> tuple[float, fl
     data: Any = SimpleNamespace(plan=p, fingerprint="azure")
     sampler = RowSampler(data, rows=rows, drop_last=True, ranks=RANKS, rank=0, cost=cost, window=window)
     found = np.concatenate([sampler.imbalance(epoch=epoch) for epoch in range(EPOCHS)])
-    schedule = sampler.schedule(0)
+    epoch_steps = sampler.epoch_steps(0)
     costs = row_costs(p.row_offsets, p.lengths, cost)
-    steps = np.stack([costs[schedule.step(step)] for step in range(schedule.num_steps)])
+    steps = np.stack([costs[epoch_steps.step(step)] for step in range(epoch_steps.num_steps)])
     return float(found.mean()), float(found.max()), float(steps.mean(1).var() / steps.var())
 
 

@@ -358,10 +358,11 @@ def xformers() -> dict[str, ModuleType]:
         out, _ = _attend(query[0], key[0], value[0], cu_q, cu_k, *longest, scale, dropout_p=p, **limits)
         return out[None]
 
-    names = ("xformers", "xformers.ops", "xformers.ops.fmha", "xformers.ops.fmha.attn_bias")
+    names = ("xformers", "xformers._cpp_lib", "xformers.ops", "xformers.ops.fmha", "xformers.ops.fmha.attn_bias")
     modules = {name: ModuleType(name) for name in names}
     modules["xformers"].__version__ = "0.0.35"
     modules["xformers.ops"].memory_efficient_attention = memory_efficient_attention
+    modules["xformers._cpp_lib"]._built_with_cuda = True
     modules["xformers.ops.fmha.attn_bias"].BlockDiagonalMask = BlockDiagonalMask
     for name in names[1:]:
         parent, _, child = name.rpartition(".")

@@ -71,7 +71,7 @@ def gradients(p: Problem, out: torch.Tensor) -> list[torch.Tensor]:
     inputs = [p.q, p.k, p.v, *([] if p.sinks is None else [p.sinks])]
     if not out.requires_grad:  # the reference, when nobody sees anybody
         return [torch.zeros_like(x) for x in inputs]
-    up = torch.randn(out.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(out.dtype)
+    up = torch.randn(out.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(out)
     found = torch.autograd.grad(out, inputs, up, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
 

@@ -11,7 +11,7 @@ from padless import plan
 from padless.errors import PadlessError
 from padless.training import Cost
 from padless.training.balance import deal, group_similar, imbalance, row_costs
-from padless.training.schedule import ScheduleSpec, make_schedule, random_keys
+from padless.training.epochs import EpochSpec, make_epoch_steps, random_keys
 
 COSTS = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=40).map(np.array)
 
@@ -80,11 +80,11 @@ def test_azure_chat_rows_are_dealt_evenly(shared_data) -> None:
     costs = row_costs(p.row_offsets, p.lengths, cost)
 
     def mean_imbalance(rows: int, *, window: int | None, dealt: bool) -> float:
-        spec = ScheduleSpec(rows=rows, drop_last=True, cost=cost, window=window, similar=8 if window else None)
-        schedule = make_schedule(spec, epoch=0, ranks=8, row_tokens=np.ones(p.num_rows), costs=costs)
+        spec = EpochSpec(rows=rows, drop_last=True, cost=cost, window=window, similar=8 if window else None)
+        epoch_steps = make_epoch_steps(spec, epoch=0, ranks=8, row_tokens=np.ones(p.num_rows), costs=costs)
         found = []
-        for step in range(schedule.num_steps):
-            own = costs[schedule.step(step)]
+        for step in range(epoch_steps.num_steps):
+            own = costs[epoch_steps.step(step)]
             shares = deal(own, 8) if dealt else np.split(np.arange(rows), 8)
             found.append(imbalance(np.array([own[share].sum() for share in shares])))
         return float(np.mean(found))

@@ -16,7 +16,7 @@ from padless.planning import plan_with
 from padless.training import Cost, PackedDataset, RowSampler, check_coverage, check_resume
 from padless.training.balance import row_costs
 from padless.training.dataset import Row
-from padless.training.schedule import close_epoch, cut_by_tokens
+from padless.training.epochs import close_epoch, cut_by_tokens
 from padless.training.state import Position
 
 
@@ -83,7 +83,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_steps(case: tuple[int, in
     source = rows_of(rows)
     first = RowSampler(source, ranks=ranks, rank=0, **given)
     step = data.draw(st.integers(0, len(first) - 1))
-    whole = first.schedule(0)
+    whole = first.epoch_steps(0)
     state = json.loads(json.dumps(first.state_at(Position(epoch=0, step=step))))
     try:
         resumed = samplers(source, other, **given)
@@ -166,9 +166,9 @@ def test_a_state_of_another_version_is_refused(change: dict) -> None:
 def test_a_step_that_other_ranks_do_not_have_is_refused() -> None:
     """18 rows in steps of 8: over 1 rank 8, 8, 2; over 4 ranks the last two are 6 and 4."""
     alone = RowSampler(rows_of(18), rows=8, drop_last=False)
-    assert np.diff(alone.schedule().step_offsets).tolist() == [8, 8, 2]
+    assert np.diff(alone.epoch_steps().step_offsets).tolist() == [8, 8, 2]
     four = RowSampler(rows_of(18), rows=8, drop_last=False, ranks=4, rank=0)
-    assert np.diff(four.schedule().step_offsets).tolist() == [8, 6, 4]
+    assert np.diff(four.epoch_steps().step_offsets).tolist() == [8, 6, 4]
     four.load_state_dict(alone.state_at(Position(epoch=0, step=1)))
     with pytest.raises(PadlessError, match=r"16 rows read over 1 ranks.*ends at 14 rows"):
         four.load_state_dict(alone.state_at(Position(epoch=0, step=2)))

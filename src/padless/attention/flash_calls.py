@@ -24,4 +24,6 @@ def varlen_lse(lse: torch.Tensor | None) -> torch.Tensor | None:
 def repeated_heads(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values with one head per query head, for kernels without grouped-query heads."""
     group = p.q.shape[1] // p.k.shape[1]
+    if group == 1:
+        return p.k, p.v  # repeating once would copy both
     return p.k.repeat_interleave(group, dim=1), p.v.repeat_interleave(group, dim=1)

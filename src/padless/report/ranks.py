@@ -7,7 +7,7 @@ import numpy as np
 from padless.planning import Plan
 from padless.training import Cost
 from padless.training.balance import TOKENS, deal, imbalance, row_costs
-from padless.training.schedule import Schedule, ScheduleSpec, make_schedule
+from padless.training.epochs import EpochSpec, EpochSteps, make_epoch_steps
 
 __all__ = ["RANKS", "USUAL_COST", "Balance", "Dealt", "balance"]
 
@@ -71,13 +71,13 @@ def balance(plan: Plan, *, cost: Cost = USUAL_COST, ranks: int = RANKS) -> Balan
     costs = row_costs(plan.row_offsets, plan.lengths, cost)
     tokens = row_costs(plan.row_offsets, plan.lengths, TOKENS).astype(np.int64)
 
-    def schedule(dealt_by: Cost | None, window: int | None = None) -> Schedule:
-        spec = ScheduleSpec(
+    def epoch_steps(dealt_by: Cost | None, window: int | None = None) -> EpochSteps:
+        spec = EpochSpec(
             rows=rows, drop_last=True, cost=dealt_by, window=window, similar=None if window is None else rows
         )
-        return make_schedule(spec, epoch=0, ranks=ranks, row_tokens=tokens, costs=costs if dealt_by else None)
+        return make_epoch_steps(spec, epoch=0, ranks=ranks, row_tokens=tokens, costs=costs if dealt_by else None)
 
-    in_order = schedule(None)
+    in_order = epoch_steps(None)
     return Balance(
         ranks=ranks,
         rows_per_rank=per_rank,
@@ -86,18 +86,18 @@ def balance(plan: Plan, *, cost: Cost = USUAL_COST, ranks: int = RANKS) -> Balan
         cost=cost,
         ways=(
             _dealt("in order", in_order, costs, ranks),
-            _dealt("by cost", schedule(cost), costs, ranks),
-            _dealt("by cost, similar rows together", schedule(cost, window=16 * rows), costs, ranks),
+            _dealt("by cost", epoch_steps(cost), costs, ranks),
+            _dealt("by cost, similar rows together", epoch_steps(cost, window=16 * rows), costs, ranks),
         ),
     )
 
 
-def _dealt(name: str, schedule: Schedule, costs: np.ndarray, ranks: int) -> Dealt:
+def _dealt(name: str, epoch_steps: EpochSteps, costs: np.ndarray, ranks: int) -> Dealt:
     loads = []
-    for index in range(schedule.num_steps):
-        step = costs[schedule.step(index)]
+    for index in range(epoch_steps.num_steps):
+        step = costs[epoch_steps.step(index)]
         shares = [np.arange(rank, len(step), ranks) for rank in range(ranks)]
-        if schedule.costs is not None:
+        if epoch_steps.costs is not None:
             shares = deal(step, ranks)
         loads.append(np.array([step[share].sum() for share in shares]))
     slowest = np.array([imbalance(load) for load in loads])

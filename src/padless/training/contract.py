@@ -67,7 +67,7 @@ def check_coverage(samplers: list[RowSampler], *, epoch: int = 0) -> None:
     """
     for sampler in samplers:
         sampler.set_epoch(epoch)
-    dropped = samplers[0].schedule(epoch).dropped.tolist()
+    dropped = samplers[0].epoch_steps(epoch).dropped.tolist()
     batches = [list(sampler) for sampler in samplers]
     if len({len(own) for own in batches}) > 1:
         raise ViolationError(

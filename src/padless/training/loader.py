@@ -68,7 +68,7 @@ class PackedLoader:
 
     def __len__(self) -> int:
         """Batches per epoch and rank."""
-        return self.sampler.schedule(self._cursor.position.epoch).num_steps
+        return self.sampler.epoch_steps(self._cursor.position.epoch).num_steps
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch, unless we are in it already (a loaded state stays)."""
@@ -77,7 +77,7 @@ class PackedLoader:
     def __iter__(self) -> Iterator[Any]:
         start = self._cursor.begin()
         self.sampler.go_to(start)
-        num_steps = self.sampler.schedule(start.epoch).num_steps
+        num_steps = self.sampler.epoch_steps(start.epoch).num_steps
         for batch in self._loader:
             self._cursor.advance(num_steps)
             yield batch

@@ -10,8 +10,8 @@ from padless.errors import PadlessError
 from padless.planning import Plan
 from padless.training.balance import TOKENS, Cost, deal, imbalance, row_costs
 from padless.training.dataset import PackedDataset, Row
+from padless.training.epochs import EpochSpec, EpochSteps, make_epoch_steps
 from padless.training.media_dataset import MediaDataset
-from padless.training.schedule import Schedule, ScheduleSpec, make_schedule
 from padless.training.state import Cursor, Position, check_state, check_steps, save_state
 
 
@@ -73,7 +73,7 @@ class RowSampler:
     ) -> None:
         self.dataset = dataset
         self.ranks, self.rank = _check_ranks(ranks, rank)
-        self.spec = ScheduleSpec(
+        self.spec = EpochSpec(
             rows=rows,
             tokens=tokens,
             drop_last=drop_last,
@@ -90,20 +90,20 @@ class RowSampler:
                 f"memory, than others; e.g. rows={-(-rows // self.ranks) * self.ranks}"
             )
         self._cursor = Cursor()
-        self._cached: tuple[int, Plan, Schedule] | None = None
-        self.schedule()
+        self._cached: tuple[int, Plan, EpochSteps] | None = None
+        self.epoch_steps()
 
-    def schedule(self, epoch: int | None = None) -> Schedule:
+    def epoch_steps(self, epoch: int | None = None) -> EpochSteps:
         """The steps of an epoch (of the current one unless told), the same on every rank."""
         return self._epoch(self.epoch if epoch is None else epoch)[1]
 
-    def _epoch(self, epoch: int) -> tuple[Plan, Schedule]:
+    def _epoch(self, epoch: int) -> tuple[Plan, EpochSteps]:
         if self._cached is None or self._cached[0] != epoch:
             plan = self.dataset.replan(epoch) if self.spec.replan else self.dataset.plan
             costs = self.dataset.row_costs(plan, self.spec.cost) if self.spec.cost else None
             row_tokens = row_costs(plan.row_offsets, plan.lengths, TOKENS).astype(np.int64)
-            schedule = make_schedule(self.spec, epoch=epoch, ranks=self.ranks, row_tokens=row_tokens, costs=costs)
-            self._cached = (epoch, plan, schedule)
+            epoch_steps = make_epoch_steps(self.spec, epoch=epoch, ranks=self.ranks, row_tokens=row_tokens, costs=costs)
+            self._cached = (epoch, plan, epoch_steps)
         return self._cached[1:]
 
     @property
@@ -114,11 +114,11 @@ class RowSampler:
     @property
     def dropped_rows(self) -> int:
         """Rows that the current epoch leaves out."""
-        return len(self.schedule().dropped)
+        return len(self.epoch_steps().dropped)
 
     def __len__(self) -> int:
         """Batches per epoch and rank."""
-        return self.schedule().num_steps
+        return self.epoch_steps().num_steps
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch, unless we are in it already (a loaded state stays)."""
@@ -130,18 +130,18 @@ class RowSampler:
 
     def __iter__(self) -> Iterator[list[int] | list[Row]]:
         start = self._cursor.begin()
-        plan, schedule = self._epoch(start.epoch)
-        for step in range(start.step, schedule.num_steps):
-            rows = self._share(schedule, step)[self.rank].tolist()
-            self._cursor.advance(schedule.num_steps)
+        plan, epoch_steps = self._epoch(start.epoch)
+        for step in range(start.step, epoch_steps.num_steps):
+            rows = self._share(epoch_steps, step)[self.rank].tolist()
+            self._cursor.advance(epoch_steps.num_steps)
             yield [Row(*plan.row(row)) for row in rows] if self.spec.replan else rows
 
-    def _share(self, schedule: Schedule, step: int) -> list[np.ndarray]:
+    def _share(self, epoch_steps: EpochSteps, step: int) -> list[np.ndarray]:
         """The rows of one step, rank by rank; ranks take turns so that none always has the dearest row."""
-        rows = schedule.step(step)
-        if schedule.costs is None:
+        rows = epoch_steps.step(step)
+        if epoch_steps.costs is None:
             return [rows[rank :: self.ranks] for rank in range(self.ranks)]
-        shares = deal(schedule.costs[rows], self.ranks)
+        shares = deal(epoch_steps.costs[rows], self.ranks)
         return [rows[shares[(rank + step) % self.ranks]] for rank in range(self.ranks)]
 
     def imbalance(self, *, cost: Cost | None = None, epoch: int | None = None) -> np.ndarray:
@@ -154,9 +154,9 @@ class RowSampler:
         Returns:
             `float64[steps]`, max / mean over ranks; 1.0 is perfect.
         """
-        plan, schedule = self._epoch(self.epoch if epoch is None else epoch)
+        plan, epoch_steps = self._epoch(self.epoch if epoch is None else epoch)
         costs = self.dataset.row_costs(plan, cost or self.spec.cost or TOKENS)
-        shares = (self._share(schedule, step) for step in range(schedule.num_steps))
+        shares = (self._share(epoch_steps, step) for step in range(epoch_steps.num_steps))
         return np.array([imbalance(np.array([costs[rows].sum() for rows in share])) for share in shares])
 
     def state_dict(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class RowSampler:
             spec=self.spec,
             ranks=self.ranks,
             position=position,
-            schedule=self.schedule(position.epoch),
+            epoch_steps=self.epoch_steps(position.epoch),
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> Position:
@@ -186,7 +186,7 @@ class RowSampler:
         """
         plan = self.dataset.plan.fingerprint
         position = check_state(state, store=self.dataset.fingerprint, plan=plan, spec=self.spec)
-        check_steps(state, self.schedule(position.epoch), ranks=self.ranks)
+        check_steps(state, self.epoch_steps(position.epoch), ranks=self.ranks)
         self._cursor.go_to(position)
         return position
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Protocol
 
 from padless.errors import PadlessError
-from padless.training.schedule import Schedule, ScheduleSpec
+from padless.training.epochs import EpochSpec, EpochSteps
 
 FORMAT = "padless.row_sampler"
 VERSION = 1
@@ -68,7 +68,7 @@ class Cursor:
 
 
 def save_state(
-    *, store: str, plan: str, spec: ScheduleSpec, ranks: int, position: Position, schedule: Schedule
+    *, store: str, plan: str, spec: EpochSpec, ranks: int, position: Position, epoch_steps: EpochSteps
 ) -> dict[str, Any]:
     """A small dictionary of plain values, good for JSON: what is read, in which order, and how far we are.
 
@@ -83,11 +83,11 @@ def save_state(
         "ranks": ranks,
         "epoch": position.epoch,
         "step": position.step,
-        "rows_done": int(schedule.step_offsets[position.step]),
+        "rows_done": int(epoch_steps.step_offsets[position.step]),
     }
 
 
-def check_state(state: dict[str, Any], *, store: str, plan: str, spec: ScheduleSpec) -> Position:
+def check_state(state: dict[str, Any], *, store: str, plan: str, spec: EpochSpec) -> Position:
     """The position that a state holds, if it was made over the same store, plan and spec.
 
     Raises:
@@ -113,16 +113,16 @@ def check_state(state: dict[str, Any], *, store: str, plan: str, spec: ScheduleS
     return Position(epoch=int(state["epoch"]), step=int(state["step"]))
 
 
-def check_steps(state: dict[str, Any], schedule: Schedule, *, ranks: int) -> None:
+def check_steps(state: dict[str, Any], epoch_steps: EpochSteps, *, ranks: int) -> None:
     """Refuse a position that this number of ranks does not have.
 
     Steps are the same for every number of ranks, but for the last two of an epoch that keeps its short last step.
 
     Raises:
-        PadlessError: When the state's step does not end where this schedule's step ends.
+        PadlessError: When the state's step does not end where the epoch's step ends.
     """
     step, rows_done = int(state["step"]), int(state["rows_done"])
-    found = int(schedule.step_offsets[step]) if step <= schedule.num_steps else None
+    found = int(epoch_steps.step_offsets[step]) if step <= epoch_steps.num_steps else None
     if found != rows_done:
         raise PadlessError(
             f"the state stands after step {step} of epoch {state['epoch']} with {rows_done:,} rows read over "

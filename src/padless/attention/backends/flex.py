@@ -16,18 +16,13 @@ _ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale", "enab
 def run(p: Problem) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Output and log-sum-exp; sinks are worked in from the log-sum-exp, through which gradients flow."""
     # On a CPU the kernel refuses what requires gradients, even where none are recorded.
-    q, k, v = ((x if p.needs_grad else x.detach()).transpose(0, 1)[None] for x in (p.q, p.k, p.v))
     out, lse = _kernel(p.q.device.type)(
-        q,
-        k,
-        v,
+        *(x if p.needs_grad else x.detach() for x in (p.q, p.k, p.v)),
         score_mod=_cap(p.softcap) if p.softcap else None,
         block_mask=_block_mask(p),
         scale=p.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-        return_lse=True,
+        enable_gqa=p.q.shape[1] != p.k.shape[1],
     )
-    out, lse = out[0].transpose(0, 1), lse[0].T
     if p.sinks is not None:
         total = torch.logaddexp(lse, p.sinks.to(lse.dtype))
         out, lse = (out * torch.exp(lse - total)[..., None]).to(p.q.dtype), total
@@ -38,7 +33,13 @@ def run(p: Problem) -> tuple[torch.Tensor, torch.Tensor | None]:
 def _kernel(device: str) -> Any:
     """Compiled where gradients need it; eager on CPUs, where the compiled one saves nothing worth a compiler."""
     flex = function(_MODULE, "flex_attention", _ARGUMENTS)
-    return flex if device == "cpu" else torch.compile(flex, dynamic=False)
+
+    def packed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        # The views are made in here, for the compiler fails on views of what requires gradients.
+        out, lse = flex(*(x.transpose(0, 1)[None] for x in (q, k, v)), return_lse=True, **options)
+        return out[0].transpose(0, 1), lse[0].T
+
+    return packed if device == "cpu" else torch.compile(packed, dynamic=False)
 
 
 @functools.cache

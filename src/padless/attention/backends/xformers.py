@@ -1,5 +1,6 @@
 """xformers: `memory_efficient_attention` with block-diagonal biases."""
 
+import importlib
 from typing import Any
 
 import torch
@@ -36,6 +37,15 @@ def _bias(p: Problem) -> Any:
     return p.segments.cache[key]
 
 
+def _missing() -> str | None:
+    reason = missing_on_cuda("xformers.ops", "xformers", capability=(7, 0))
+    if reason is not None:
+        return reason
+    # Its operators call themselves available without this, and refuse every call.
+    built = getattr(importlib.import_module("xformers._cpp_lib"), "_built_with_cuda", True)
+    return None if built else "xformers is here without its CUDA kernels: it was built for another PyTorch"
+
+
 BACKEND = Backend(
     name="xformers",
     summary="xformers memory-efficient attention (CUDA)",
@@ -48,6 +58,6 @@ BACKEND = Backend(
         lse=False,
         more_queries=False,
     ),
-    missing=lambda: missing_on_cuda("xformers.ops", "xformers", capability=(7, 0)),
+    missing=_missing,
     run=run,
 )

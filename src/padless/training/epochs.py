@@ -11,7 +11,7 @@ SEEDS = 1 << 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScheduleSpec:
+class EpochSpec:
     """All that decides the order of rows. Two equal specs over the same plan give the same steps for ever.
 
     Args:
@@ -68,7 +68,7 @@ class ScheduleSpec:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule:
+class EpochSteps:
     """The steps of one epoch: step k takes rows `order[step_offsets[k] : step_offsets[k + 1]]`.
 
     Attributes:
@@ -105,9 +105,9 @@ def random_keys(count: int, *stream: int) -> np.ndarray:
     return np.random.PCG64(list(stream)).random_raw(count)
 
 
-def make_schedule(
-    spec: ScheduleSpec, *, epoch: int, ranks: int, row_tokens: np.ndarray, costs: np.ndarray | None
-) -> Schedule:
+def make_epoch_steps(
+    spec: EpochSpec, *, epoch: int, ranks: int, row_tokens: np.ndarray, costs: np.ndarray | None
+) -> EpochSteps:
     """Order the rows of one epoch and cut them into steps.
 
     `ranks` decides no more than how the last steps are cut when `drop_last` is False, which is why a run can go on with
@@ -138,7 +138,7 @@ def make_schedule(
         assert spec.tokens is not None
         cuts = cut_by_tokens(row_tokens[order], spec.tokens, ranks)
     offsets = close_epoch(cuts, count, ranks=ranks, drop_last=spec.drop_last)
-    return Schedule(order=order, step_offsets=offsets, costs=costs)
+    return EpochSteps(order=order, step_offsets=offsets, costs=costs)
 
 
 def cut_by_tokens(row_tokens: np.ndarray, budget: int, ranks: int) -> np.ndarray:
