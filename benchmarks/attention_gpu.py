@@ -1,6 +1,6 @@
 """Packed attention on a GPU: every varlen kernel that is installed, the plain library call, the padded batch.
 
-    python benchmarks/attention_gpu.py [--tokens 65536] [--heads 16] [--size 128] [--layers 8] [--repeats 7]
+    python benchmarks/attention_gpu.py [--tokens 65536] [--heads 16] [--size 128] [--layers 32] [--repeats 5]
 
 Forward and backward in bfloat16, causal, medians, the ways taking turns. One measurement is `--layers` calls that
 share their boundaries, as the layers of a model do, and one synchronisation. TFLOP/s count real pairs only: a way that
@@ -64,7 +64,7 @@ def _plain(segments: Segments) -> Callable[..., torch.Tensor]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in (("tokens", 65536), ("heads", 16), ("size", 128), ("layers", 8), ("repeats", 7)):
+    for name, value in (("tokens", 65536), ("heads", 16), ("size", 128), ("layers", 32), ("repeats", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
     chosen = parser.parse_args()
     if not torch.cuda.is_available():

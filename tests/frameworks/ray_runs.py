@@ -100,9 +100,7 @@ def main(folder: Path) -> None:
     pack(inputs, output=folder / "local", **SETTINGS)
     said: list[str] = []
     phases: list[str] = []
-    ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=50, _node_ip_address="127.0.0.1"
-    )
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=50, _node_ip_address="127.0.0.1")
     with on_ray() as engine:
         killer = Killer(folder / "ray" / "parts")
         killer.start()
