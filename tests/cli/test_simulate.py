@@ -92,6 +92,12 @@ def test_what_cannot_be_simulated_is_said_in_one_line(arguments: list, message: 
     assert len(err.splitlines()) == 1
 
 
+def test_a_seed_below_zero_is_refused(padless: Padless) -> None:
+    code, out, err = padless("simulate", "long-tail", "--seed", -1)
+    assert (code, out) == (2, "")
+    assert "-1 is not in the range x>=0" in err
+
+
 def test_a_schedule_that_cannot_run_is_a_footnote_when_all_were_asked_for(padless: Padless) -> None:
     code, out, _ = padless("simulate", "log-normal:200:1:4096", "--ranks", 8, "--global-batch", 2, "--steps", 1)
     assert code == 0

@@ -59,7 +59,7 @@ LEGEND = """\
     "--cost", nargs=2, type=float, metavar="LINEAR QUADRATIC", help="Seconds a token and a squared one, instead."
 )
 @click.option("--column", metavar="NAME", help="Column of a table, or entry of a JSON object, with the lengths.")
-@click.option("--seed", default=0, show_default=True, help="Which samples come when.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which samples come when.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     lengths: str,

@@ -226,6 +226,13 @@ def test_a_sample_longer_than_everything_is_named(strategy: str) -> None:
             schedule([4, 65, 4, 4], enough, strategy=strategy)
 
 
+@pytest.mark.parametrize("strategy", SCHEDULERS)
+def test_no_width_is_advised_where_a_rank_holds_less_than_its_two_chunks(strategy: str) -> None:
+    spec = SchedulingSpec(dp=1, max_seqlen_per_rank=1, cost=Cost(linear=1))
+    with pytest.raises(PadlessError, match=r"or give max_seqlen_per_rank=2$"):
+        schedule([2], spec, strategy=strategy)
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [

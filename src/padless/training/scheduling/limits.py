@@ -27,15 +27,22 @@ def refuse_oversize(samples: Samples, slots: np.ndarray, spec: SchedulingSpec, *
     i = int(over[slots[over].argmax()])
     unit = spec.unit_of(ranks)
     per_rank = -(-int(slots[i]) // ranks)
-    wider = -(-int(samples.lengths[i]) // spec.max_seqlen_per_rank)
-    while wider * spec.max_seqlen_per_rank < -(-int(samples.lengths[i]) // spec.unit_of(wider)) * spec.unit_of(wider):
-        wider += 1
     raise PadlessError(
         f"sample {samples.ids[i]} has {samples.lengths[i]:,} tokens, {slots[i]:,} slots in multiples of {unit}, and a "
         f"micro-batch holds max_seqlen_per_rank={spec.max_seqlen_per_rank:,} x {ranks} ranks = {room:,} "
         f"({len(over):,} of {len(samples):,} samples are too long); cut it, or give "
-        f"max_seqlen_per_rank={per_rank:,} or cp={wider}"
+        f"max_seqlen_per_rank={per_rank:,}{_or_wider(int(samples.lengths[i]), spec)}"
     )
+
+
+def _or_wider(length: int, spec: SchedulingSpec) -> str:
+    """The fewest ranks over which a sample fits, as advice; none where a rank holds less than the 2 chunks of zigzag."""
+    if spec.max_seqlen_per_rank < 2:
+        return ""
+    wider = -(-length // spec.max_seqlen_per_rank)
+    while wider * spec.max_seqlen_per_rank < -(-length // spec.unit_of(wider)) * spec.unit_of(wider):
+        wider += 1
+    return f" or cp={wider}"
 
 
 def enough(samples: int, microbatches: int, spec: SchedulingSpec) -> bool:
