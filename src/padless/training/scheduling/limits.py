@@ -36,7 +36,7 @@ def refuse_oversize(samples: Samples, slots: np.ndarray, spec: SchedulingSpec, *
 
 
 def _or_wider(length: int, spec: SchedulingSpec) -> str:
-    """The fewest ranks over which a sample fits, as advice; none where a rank holds less than the 2 chunks of zigzag."""
+    """The fewest ranks over which a sample fits, as advice; none where a rank holds less than its 2 chunks."""
     if spec.max_seqlen_per_rank < 2:
         return ""
     wider = -(-length // spec.max_seqlen_per_rank)
