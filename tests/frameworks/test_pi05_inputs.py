@@ -110,6 +110,12 @@ def test_masked_slots_leave_and_others_do_not() -> None:
         drop_masked({"right": 3}, masks)
 
 
-def test_a_batch_without_any_view_is_refused() -> None:
-    with pytest.raises(PadlessError, match="every image mask is False"):
-        embed_views(lambda x: x, [torch.zeros(2, 1)], [torch.zeros(2, dtype=torch.bool)])
+def test_a_batch_without_any_view_encodes_one_that_stays_masked() -> None:
+    """A rank whose tower never ran would leave the others waiting for its gradients."""
+    views = embed_views(lambda x: x[:, None], [torch.ones(2, 1)] * 2, [torch.zeros(2, dtype=torch.bool)] * 2)
+    assert (views.count, views.features.shape, views.real.any().item()) == (1, (2, 1, 1), False)
+
+
+def test_a_mask_too_few_does_not_lose_a_view() -> None:
+    with pytest.raises(PadlessError, match="1 image masks for 2 camera slots"):
+        embed_views(lambda x: x, [torch.zeros(2, 1)] * 2, [torch.ones(2, dtype=torch.bool)])

@@ -63,11 +63,19 @@ def test_losses_and_gradients_are_those_of_the_padded_policy(name, install) -> N
     assert_same(loss_and_gradients(policy, samples), expected)
 
 
+@pytest.mark.parametrize("install", [trim, padding_free])
+def test_a_batch_without_any_view_runs_as_it_does_padded(install) -> None:
+    policy, samples = policy_and_samples("pi05", views=(0, 0), prompts=(5, 9))
+    expected = loss_and_gradients(policy, samples)
+    install(policy)
+    assert_same(loss_and_gradients(policy, samples), expected)
+
+
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_any_ragged_batch(data) -> None:
     samples = data.draw(st.integers(1, 5))
-    views = data.draw(st.lists(st.integers(0, 3), min_size=samples, max_size=samples).filter(any))
+    views = data.draw(st.lists(st.integers(0, 3), min_size=samples, max_size=samples))
     prompts = data.draw(st.lists(st.integers(1, 24), min_size=samples, max_size=samples))
     policy, inputs = policy_and_samples(data.draw(st.sampled_from(["pi05", "pi0"])), views, prompts)
     shuffle = data.draw(st.permutations(range(3)))  # views need not be the first slots

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
+from padless.errors import PadlessError
 from padless.frameworks.dialects import DIALECTS, dialect
 from padless.frameworks.qwen_vl import MediaCollator, layout_of, token_loss
 from padless.frameworks.transformers import prepare
@@ -95,6 +96,14 @@ def test_a_call_without_targets_has_a_loss_of_zero() -> None:
 def test_padded_batches_are_refused(broken: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         MediaCollator(layout=layout_of(shipped("qwen2_5_vl")))([broken])
+
+
+def test_images_without_pixels_are_refused() -> None:
+    """The model would embed their placeholders as text and train on."""
+    collator = MediaCollator(layout=layout_of(shipped("qwen2_5_vl")))
+    samples = [{k: v for k, v in each.items() if "pixel" not in k} for each in all_kinds(apart=False)]
+    with pytest.raises(PadlessError, match="images and no pixel_values"):
+        collator(samples)
 
 
 def test_what_a_processor_gives_is_taken_as_it_is() -> None:

@@ -1,5 +1,6 @@
 """Verdicts on slots whose worth is known, intervals that hold as often as they say, callbacks that are not paired."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,31 @@ def test_a_callback_that_draws_new_noise_is_refused() -> None:
 def test_what_is_no_loss_per_sample_is_refused(loss, says) -> None:
     with pytest.raises(PadlessError, match=says):
         ablate(Ablatable(slots=[], loss=loss, episodes=[0, 1, 2, 3]))
+
+
+@pytest.mark.parametrize("level", [-1.0, 0.0])
+def test_a_loss_that_is_not_above_zero_is_refused(level: float) -> None:
+    """Relative to a negative loss, a view that is needed would look as if it did harm."""
+    rises = Ablatable(
+        slots=[Slot(name="view", kind="real", tokens=1)],
+        loss=lambda change: np.full(40, level + 0.2 * (change.slot is not None)),
+        episodes=np.arange(40),
+    )
+    with pytest.raises(PadlessError, match="must be above 0"):
+        ablate(rises)
+
+
+@pytest.mark.parametrize("wrong", [{"resamples": 0}, {"seed": -1}, {"draws": 0}, {"tolerance": 0.0}])
+def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(PadlessError, match=next(iter(wrong))):
+        ablate(subject({("view", "swap"): 0.0}), **wrong)
+
+
+def test_an_interval_without_ends_is_null_in_json() -> None:
+    rare = np.where(np.arange(EPISODES * FRAMES) < FRAMES, "rare", "often")
+    found = ablate(subject({("view", "swap"): 0.0}, tasks=rare)).to_dict()
+    of_rare = json.loads(json.dumps(found, allow_nan=False))["results"][0]["effects"][0]["tasks"]["rare"]
+    assert (of_rare["low"], of_rare["high"], of_rare["episodes"]) == (None, None, 1)
 
 
 def test_actions_are_compared_where_asked() -> None:

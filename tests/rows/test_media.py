@@ -140,6 +140,8 @@ def test_placeholders_are_no_targets_unless_labels_say_so() -> None:
         ({"input_ids": [1, IMAGE], "image_grid_thw": [1, 2, 2]}, r"\[media, 3\]"),
         ({"input_ids": [1, IMAGE], "image_grid_thw": [[1, 2, 2]], "pixel_values": np.zeros((3, 5))}, "4 patches"),
         ({"input_ids": [1, 2], "pixel_values": np.zeros((3, 5))}, "0 patches"),
+        ({"input_ids": [1, IMAGE], "image_grid_thw": [[1, 2, 2]], "pixel_values": [[0.0]] * 4}, "is a list"),
+        ({"input_ids": [1, 2], "second_per_grid_ts": [0.5]}, "1 values for 0 videos"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(broken, says) -> None:
@@ -151,6 +153,20 @@ def test_pixels_of_some_samples_only_are_refused() -> None:
     seen = {"input_ids": [1, IMAGE], "image_grid_thw": [[1, 2, 2]]}
     with pytest.raises(PadlessError, match="1 of 2 samples"):
         collate_media([seen, {**seen, "pixel_values": np.zeros((4, 5))}], LAYOUT)
+
+
+def test_pixels_are_joined_whatever_holds_them() -> None:
+    torch = pytest.importorskip("torch")
+    seen = {"input_ids": [1, IMAGE], "image_grid_thw": [[1, 2, 2]]}
+    arrays, tensors = ({**seen, "pixel_values": make((4, 5))} for make in (np.zeros, torch.ones))
+    for samples in ([arrays, tensors], [tensors, arrays]):
+        media = collate_media(samples, LAYOUT).media
+        assert media is not None
+        assert [float(part.sum()) for part in media["pixel_values"].split(4)] == [
+            float(each["pixel_values"].sum()) for each in samples
+        ]
+    with pytest.raises(PadlessError, match=r"\[5, 6\] values"):
+        collate_media([arrays, {**seen, "pixel_values": np.zeros((4, 6))}], LAYOUT)
 
 
 def test_grids_of_views_and_of_images() -> None:

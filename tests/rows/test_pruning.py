@@ -81,7 +81,9 @@ def _all_work(records, rules: list[PruningRule], sizes: PatchGrid) -> bool:
     return all(rule.view is None or rule.view in names for rule in rules) and len(set(totals)) == len(totals)
 
 
-@pytest.mark.parametrize("text", ["drop", "drop:", "every:1", "every:x", "cap:0", "cap", "keep:2", "every:-2"])
+@pytest.mark.parametrize(
+    "text", ["drop", "drop:", "every:1", "every:x", "cap:0", "cap", "keep:2", "every:-2", "every:²"]
+)
 def test_what_is_no_rule_is_refused(text: str) -> None:
     with pytest.raises(PadlessError):
         PruningRule.parse(text)

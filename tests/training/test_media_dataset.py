@@ -113,3 +113,14 @@ def test_a_wrong_sample_is_found_when_the_set_is_made() -> None:
         MediaDataset([], Reader(), layout=LAYOUT, capacity=8, patch_capacity=8)
     with pytest.raises(PadlessError, match="inside an image"):
         dataset(Reader(), oversize="split")
+    with pytest.raises(PadlessError, match="sample 0 holds 1 image placeholders and its grids make 0"):
+        dataset(Reader(), [[1, 90, 2]])
+    with pytest.raises(PadlessError, match="without a row axis"):
+        dataset(Reader(), [{"input_ids": np.array([[1, 90, 2]]), "image_grid_thw": [[1, 2, 2]]}])
+
+
+def test_a_reader_that_gives_no_pixels_is_refused() -> None:
+    """Its images would be read as text."""
+    seen = {"input_ids": [1, 90, 2], "image_grid_thw": [[1, 2, 2]]}
+    with pytest.raises(PadlessError, match="gave no pixel_values"):
+        dataset(lambda sample: {"pixels": np.zeros((4, 6))}, [seen])[0]

@@ -17,6 +17,7 @@ import numpy as np
 from padless.errors import PadlessError, require
 from padless.frameworks.refusals import refuse_ranks
 from padless.rows import Batch
+from padless.rows.media_collate import GRIDS, PIXELS
 from padless.rows.tensors import host, to_torch
 
 MROPE_AXES = 3
@@ -38,7 +39,7 @@ def transformers_batch(batch: Batch) -> dict[str, Any]:
     Raises:
         MissingExtraError: Without torch.
         PadlessError: When the rule is none that a model's configuration can say, or positions have M-RoPE axes without
-            the text position in front.
+            the text position in front; or images or videos come without pixels.
 
     Example:
         >>> from padless import collate
@@ -48,6 +49,7 @@ def transformers_batch(batch: Batch) -> dict[str, Any]:
     """
     require("torch", extra="torch", feature="the Transformers dialect")
     refuse_ranks(batch, "Transformers")
+    _refuse_media_without_pixels(batch.media or {})
     cu_seqlens = host(batch.covering_cu_seqlens()[0])
     widths = np.diff(cu_seqlens)
     longest = max(int(widths.max()), batch.max_seqlen)
@@ -64,6 +66,15 @@ def transformers_batch(batch: Batch) -> dict[str, Any]:
         "seq_idx": to_torch(seq_idx, boundaries.device)[None],
         **{name: to_torch(value) for name, value in (batch.media or {}).items() if name not in OWN},
     }
+
+
+def _refuse_media_without_pixels(media: Any) -> None:
+    for kind, pixels in PIXELS.items():
+        if GRIDS[kind] in media and pixels not in media:
+            raise PadlessError(
+                f"the batch has {len(media[GRIDS[kind]])} {kind}s and no {pixels}: a model reads their placeholders as "
+                "text and trains on it; give every sample its pixels"
+            )
 
 
 def _positions(batch: Batch) -> Any:

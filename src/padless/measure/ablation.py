@@ -144,8 +144,16 @@ class Ablation:
         return next(result for result in self.results if result.slot.name == name)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
+        """Plain values, for JSON; an end of an interval that nothing bounds is None."""
+        return _bounded(asdict(self))
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _bounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_bounded(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def ablate(
@@ -177,7 +185,8 @@ def ablate(
         progress: Told what runs next.
 
     Raises:
-        PadlessError: When the callback is not paired (the baseline run twice gives two results) or returns nonsense.
+        PadlessError: When the callback is not paired (the baseline run twice gives two results) or returns nonsense, or
+            the mean loss is not above 0, so that changes have nothing to be relative to.
         ViolationError: When a slot that is masked everywhere changes the loss: the model looks at what it must not see.
 
     Example:
@@ -195,8 +204,16 @@ def ablate(
             f"tolerance={tolerance} must be above 0, draws={draws} at least 1, confidence={confidence} between 0.5 and "
             f"1, and replacements={tuple(replacements)} not empty"
         )
+    if resamples < 1 or seed < 0:
+        raise PadlessError(f"resamples={resamples} must be at least 1, and seed={seed} at least 0")
     run = _Runner(subject, draws, progress or (lambda _: None))
     base = run.losses(None, "mask")
+    if not base.mean() > 0:
+        raise PadlessError(
+            f"the mean loss is {base.mean():.3g}: changes are relative to it, so it must be above 0, and below 0 a "
+            "loss that rises would look like one that falls; return one that is (an error, or a likelihood's loss over "
+            "its lowest value)"
+        )
     options = {"confidence": confidence, "resamples": resamples, "seed": seed}
     results = []
     for slot in subject.slots:

@@ -8,7 +8,7 @@ import numpy as np
 from padless.errors import PadlessError
 from padless.rows.batch import Batch
 from padless.rows.collate import collate
-from padless.rows.media import KINDS, Kind, MediaLayout, find_extents, mrope_positions, tower_layout
+from padless.rows.media import KINDS, Kind, MediaLayout, as_grids, find_extents, mrope_positions, tower_layout
 from padless.rows.samples import is_sample
 from padless.rows.tensors import host, is_tensor
 
@@ -73,7 +73,10 @@ def _placed(sample: Any, layout: MediaLayout, where: str) -> dict[str, Any]:
         raise PadlessError(f"{where}: {error}") from None
     for kind in KINDS:
         _check_pixels(sample, kind, where)
-    positions = mrope_positions(len(ids), extents, layout, second_per_grid_ts=host(sample.get("second_per_grid_ts")))
+    seconds, videos = host(sample.get("second_per_grid_ts")), as_grids(grids[GRIDS["video"]])
+    if seconds is not None and len(seconds) != len(videos):
+        raise PadlessError(f"{where}: second_per_grid_ts has {len(seconds)} values for {len(videos)} videos")
+    positions = mrope_positions(len(ids), extents, layout, second_per_grid_ts=seconds)
     said = any(sample.get(name) is not None for name in ("labels", "targets", "loss_mask"))
     own = {} if said else {"targets": _text_targets(ids, layout, sample.get("start") or 0)}
     return {**sample, **own, "position_ids": positions}
@@ -93,6 +96,11 @@ def _check_pixels(sample: Mapping[str, Any], kind: Kind, where: str) -> None:
     if pixels is None:
         return
     patches = 0 if grids is None else int(np.prod(np.asarray(host(grids)), axis=-1).sum())
+    if not hasattr(pixels, "shape"):
+        raise PadlessError(
+            f"{where}: {PIXELS[kind]} is a {type(pixels).__name__}; expected an array or a tensor [patches, values per "
+            "patch] (of datasets: with_format)"
+        )
     if len(pixels.shape) != 2 or pixels.shape[0] != patches:
         raise PadlessError(
             f"{where}: {PIXELS[kind]} has shape {tuple(pixels.shape)} and {GRIDS[kind]} makes {patches} patches; "
@@ -122,8 +130,11 @@ def _has(sample: Mapping[str, Any], kind: Kind) -> bool:
 
 
 def _concatenate(pixels: list[Any]) -> Any:
-    if is_tensor(pixels[0]):
+    widths = {values.shape[1] for values in pixels}
+    if len(widths) > 1:
+        raise PadlessError(f"patches of one batch have {sorted(widths)} values: one processor's sizes for all samples")
+    if any(map(is_tensor, pixels)):
         import torch
 
-        return torch.cat(pixels)
+        return torch.cat([torch.as_tensor(values) for values in pixels])
     return np.concatenate(pixels)

@@ -50,9 +50,9 @@ class PruningRule:
         amount, _, view = rest.partition(":")
         if kind == "drop" and rest:
             return cls(kind="drop", view=rest)
-        if kind == "every" and amount.isdigit():
+        if kind == "every" and amount.isdecimal():
             return cls(kind="every", amount=int(amount), view=view or None)
-        if kind == "cap" and amount.isdigit():
+        if kind == "cap" and amount.isdecimal():
             return cls(kind="cap", amount=int(amount), view=view or None)
         raise PadlessError(f"a pruning rule is drop:VIEW, every:N[:VIEW] or cap:PIXELS[:VIEW], not {text!r}")
 

@@ -10,8 +10,8 @@ from padless.errors import PadlessError
 from padless.planning import Plan
 from padless.planning.two_capacities import MediaPlan, plan_media
 from padless.rows import Batch, MediaLayout, collate_media
-from padless.rows.media import KINDS, as_grids
-from padless.rows.media_collate import GRIDS
+from padless.rows.media import KINDS, Kind, as_grids
+from padless.rows.media_collate import GRIDS, PIXELS
 from padless.training.balance import Cost, row_costs
 from padless.training.dataset import Row
 
@@ -132,15 +132,24 @@ class MediaDataset:
         sample = self.samples[i]
         if not isinstance(sample, Mapping):
             sample = {"input_ids": sample}
-        seen = any(as_grids(sample.get(name)) for name in GRIDS.values())
-        return {**sample, **(self.load(sample) if seen else {}), "sample_id": i}
+        seen: list[Kind] = [kind for kind in KINDS if as_grids(sample.get(GRIDS[kind]))]
+        whole = {**sample, **(self.load(sample) if seen else {}), "sample_id": i}
+        for kind in seen:
+            if whole.get(PIXELS[kind]) is None:
+                raise PadlessError(
+                    f"load(sample {i}) gave no {PIXELS[kind]}, and the sample has {kind}s: a model would read their "
+                    "placeholders as text"
+                )
+        return whole
 
 
 def _counts(sample: Any, layout: MediaLayout, i: int) -> tuple[int, int, int]:
     """Tokens, patches, and pairs of patches in one frame, of a sample; placeholders and grids are checked."""
     if not isinstance(sample, Mapping):
-        return len(sample), 0, 0
+        sample = {"input_ids": sample}
     ids = np.asarray(sample["input_ids"])
+    if ids.ndim != 1:
+        raise PadlessError(f"sample {i}: input_ids have shape {ids.shape}; expected [n], one sample without a row axis")
     patches = pairs = 0
     for kind in KINDS:
         grids = as_grids(sample.get(GRIDS[kind]))

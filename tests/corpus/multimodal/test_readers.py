@@ -109,6 +109,21 @@ def test_webdataset_folders_and_faults(tmp_path: Path) -> None:
         list(read_media(shard(tmp_path / "empty.tar", [])))
 
 
+@pytest.mark.parametrize("block", [2, 4, 7])
+def test_a_shard_that_ends_or_breaks_at_a_header_does_not_pass_for_a_short_one(tmp_path: Path, block: int) -> None:
+    """Each member here is a block of header and a block of data; `tarfile` itself stops there without an error."""
+    whole = shard(tmp_path / "0.tar", [(f"{i}.txt", b"x" * 512) for i in range(4)]).read_bytes()
+    at = 512 * block
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(whole[: at + 300 * (block % 2)])
+    with pytest.raises(PadlessError, match="cannot read"):
+        list(read_media(cut))
+    if block % 2 == 0:
+        cut.write_bytes(whole[:at] + b"?" + whole[at + 1 :])
+        with pytest.raises(PadlessError, match="bad checksum"):
+            list(read_media(cut))
+
+
 def test_sizes_come_from_the_header_alone(tmp_path: Path) -> None:
     whole = picture(7, 300, 200)
     assert ImageRef(name="cut", data=whole[:200]).size() == (300, 200), "there are no pixels in it"

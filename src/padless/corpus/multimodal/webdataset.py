@@ -15,6 +15,24 @@ _DAMAGED = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, TypeErr
 _TEXT = ("txt", "text", "caption", "cls", "id")
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose header must be one.
+
+    `tarfile` takes a damaged or missing header for the end of the archive, and would lose all that follows without a
+    word. The true end is a block of zeros.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
+        ends = len(buf) == tarfile.BLOCKSIZE and not any(buf)
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if ends:
+                raise
+            raise tarfile.ReadError(f"{error} where a member or the mark of the end must stand") from error
+
+
 def read_tar(path: Path) -> Iterator[Record | BadRecord]:
     """The records of a shard, plain or gzip, in order.
 
@@ -27,7 +45,7 @@ def read_tar(path: Path) -> Iterator[Record | BadRecord]:
     number, key, fields = 0, None, {}
     done: set[str] = set()
     try:
-        with tarfile.open(path, mode=_mode(path)) as shard:
+        with tarfile.open(path, mode=_mode(path), tarinfo=_Member) as shard:
             for member in shard:
                 if not member.isfile() or Path(member.name).name.startswith("."):
                     continue

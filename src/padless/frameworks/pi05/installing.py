@@ -67,7 +67,7 @@ class Installed:
             self._undo.pop()()
 
     def __str__(self) -> str:
-        less = 1 - self.tokens / max(self.slots, 1)
+        less = 1 - self.tokens / self.slots if self.slots else 0.0
         tokens = f"prefix tokens {self.tokens:,} of {self.slots:,} (-{less:.1%})"
         return f"views {self.views:,} of {self.view_slots:,}, {tokens}"
 

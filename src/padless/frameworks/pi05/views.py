@@ -69,7 +69,7 @@ class EmbeddedViews(NamedTuple):
         features: `[B, C * tokens, width]`, C being the most views that a sample of this batch has; zeros where it has
             fewer.
         real: bool `[B, C * tokens]`.
-        count: Views that were encoded.
+        count: Views that were encoded; where no sample has any, one that stays masked.
         tokens: Tokens of one view.
     """
 
@@ -91,7 +91,7 @@ def embed_views(embed: Any, images: Sequence[torch.Tensor], masks: Sequence[torc
         The views in their order, without gaps between them.
 
     Raises:
-        PadlessError: When shapes differ, or there is no view at all.
+        PadlessError: When shapes differ, or masks and slots are not one to one.
 
     Example:
         >>> images = [torch.full((2, 1), 1.0), torch.full((2, 1), 2.0)]
@@ -100,6 +100,8 @@ def embed_views(embed: Any, images: Sequence[torch.Tensor], masks: Sequence[torc
         >>> views.features.flatten(), views.real.flatten()
         (tensor([2., 1.]), tensor([True, True]))
     """
+    if len(images) != len(masks) or not images:
+        raise PadlessError(f"{len(masks)} image masks for {len(images)} camera slots: give one for each, and one slot")
     shapes = {tuple(image.shape) for image in images}
     if len(shapes) > 1 or any(image.ndim == 5 for image in images):
         raise PadlessError(
@@ -123,12 +125,13 @@ def embed_views(embed: Any, images: Sequence[torch.Tensor], masks: Sequence[torc
 
 @untraced
 def _places(masks: Sequence[torch.Tensor], device: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-    """Which of the stacked images are real, where they go, which places are taken `[B, most]`, and the most views."""
+    """Which of the stacked images are encoded, where they go, which places are real `[B, most]`, and the most views."""
     there = np.stack([np.asarray(host(mask)).astype(bool) for mask in masks], axis=1)  # [B, slots]
     counts = there.sum(axis=1, keepdims=True)
-    most = int(counts.max())
-    if most == 0:
-        raise PadlessError("no sample of this batch has any view: every image mask is False")
+    if not there.any():
+        # The tower still runs, as it would padded: parallel ranks wait for its gradients, zeros though they are.
+        there[0, 0] = True
+    most = int(there.sum(axis=1).max())
     rank = there.cumsum(axis=1) - 1
     target = (np.arange(len(there))[:, None] * most + rank)[there]
     found = (np.flatnonzero(there), target, np.arange(most) < counts)
