@@ -115,7 +115,12 @@ def test_a_callback_that_draws_new_noise_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "says"), [(lambda _: np.ones(3), "shape .3,."), (lambda _: np.full(4, np.nan), "finite: False")]
+    ("loss", "says"),
+    [
+        (lambda _: np.ones(3), "shape .3,."),
+        (lambda _: np.full(4, np.nan), "finite: False"),
+        (lambda _: {}["action"], "fails with KeyError: 'action'"),
+    ],
 )
 def test_what_is_no_loss_per_sample_is_refused(loss, says) -> None:
     with pytest.raises(PadlessError, match=says):

@@ -265,7 +265,12 @@ class _Runner:
         return float(np.sqrt(np.square(after - before).mean()) / spread) if spread else 0.0
 
     def _loss(self, change: Change) -> np.ndarray:
-        found = np.asarray(self.subject.loss(change), dtype=np.float64)
+        try:
+            found = np.asarray(self.subject.loss(change), dtype=np.float64)
+        except PadlessError:
+            raise
+        except Exception as error:
+            raise PadlessError(f"loss({change}) fails with {type(error).__name__}: {error}") from error
         if found.shape != self.episodes.shape or not np.isfinite(found).all():
             raise PadlessError(
                 f"loss({change}) gave shape {found.shape}, finite: {bool(np.isfinite(found).all())}; expected one "

@@ -192,6 +192,27 @@ def test_lerobot_episodes(tmp_path: Path, version: int) -> None:
     assert int(steps[3].images["observation.images.front"].pixels()[0, 0, 0]) == 11
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("episode_index", None, "without a number"),
+        ("task_index", 7, "task 7 is not in meta/tasks"),
+        ("action", [None, 1.0], "action is no vector of numbers"),
+        ("action", 1.0, "action is no vector of numbers"),
+        ("observation.images.front", {"bytes": None, "path": "front.png"}, "holds no image bytes"),
+    ],
+)
+def test_steps_that_lack_something_are_refused(tmp_path: Path, column: str, value: Any, says: str) -> None:
+    root = robot(tmp_path / "set", version=3)
+    file = root / "data" / "chunk-000" / "file-000.parquet"
+    rows = pq.read_table(file).to_pylist()
+    for row in rows[0 if column == "action" and not isinstance(value, list) else -1 :]:
+        row[column] = value
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    with pytest.raises(PadlessError, match=says):
+        list(read_steps(root))
+
+
 def test_a_camera_stored_as_video_is_refused_and_the_others_can_be_named(tmp_path: Path) -> None:
     root = robot(tmp_path / "set", version=2, camera="video")
     with pytest.raises(PadlessError, match=r"wrist' is stored as video.*observation.images.front"):

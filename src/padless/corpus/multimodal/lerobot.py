@@ -86,6 +86,8 @@ def _steps(file: Path, tasks: Mapping[int, str], cameras: Sequence[str]) -> Iter
 
 def _step(row: dict[str, Any], file: Path, tasks: Mapping[int, str], cameras: Sequence[str]) -> Step:
     where = f"{file} episode {row['episode_index']} frame {row['frame_index']}"
+    if row["episode_index"] is None or row["frame_index"] is None:
+        raise PadlessError(f"{where}: a step without a number of its episode or frame")
     if row["task_index"] not in tasks:
         raise PadlessError(f"{where}: task {row['task_index']} is not in meta/tasks")
     images = {}
@@ -108,6 +110,8 @@ def _vector(value: Any, where: str, name: str) -> np.ndarray | None:
     if value is None:
         return None
     try:
+        if None in value:  # numpy would make it NaN
+            raise ValueError
         return np.asarray(value, dtype=np.float32).reshape(-1)
     except (TypeError, ValueError) as error:
         raise PadlessError(f"{where}: {name} is no vector of numbers") from error
