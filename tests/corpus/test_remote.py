@@ -116,6 +116,20 @@ def test_a_run_that_stopped_before_the_manifest_arrived_goes_on(
     assert not any(check.violations for check in verify(tmp_path / "back"))
 
 
+def test_an_input_replaced_between_two_runs_is_not_taken_from_its_old_copy(
+    filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from padless.corpus import remote
+
+    monkeypatch.setattr(remote, "upload", lambda folder, url: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(filled, tmp_path)
+    monkeypatch.undo()
+    put(f"{filled}/in/1.jsonl", lines_of(1).replace("x", "y"))  # as many bytes
+    with pytest.raises(PadlessError, match=r"was made by another run: sources\[1\].sha256 was"):
+        run(filled, tmp_path)
+
+
 def test_a_place_that_holds_something_else_is_left_alone(filled: str, tmp_path: Path) -> None:
     store = local_store(tmp_path)
     with pytest.raises(PadlessError, match="is not empty"):

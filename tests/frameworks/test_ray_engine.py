@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,23 @@ def test_wrong_input_and_a_failing_worker_are_told_apart() -> None:
     with pytest.raises(OSError, match="a worker failed") as caught:
         dict(RayEngine(FakeRay([2])).results(fail, [(1,), (2,)]))
     assert "No space left" in str(caught.value)
+
+
+@pytest.mark.interop
+def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody answers there
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = ["pack", "-", "-t", "bytes", "-c", "64", "-o", str(tmp_path / "store"), "--engine", "ray"]
+        done = subprocess.run(
+            [sys.executable, "-m", "padless", *command, "--address", address],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2, done.stderr
+    assert f"no Ray cluster answers at {address}" in done.stderr
 
 
 def test_a_corpus_of_one_part_is_not_sent_to_a_cluster(tmp_path: Path) -> None:

@@ -157,22 +157,25 @@ def _fetch_inputs(inputs: Sequence[str], staging: Path, say: Say) -> list[_Local
 
 
 def _fetch(fs: Any, name: str, staging: Path) -> Path:
-    """A copy, kept when it has the size of the original: an earlier run made it."""
-    folder = staging / hashlib.sha256(name.encode()).hexdigest()[:16]
+    """A copy; one that an earlier run made is kept when it is whole and the original is still the same object."""
+    parent, base = posixpath.split(name)
+    wanted = [base, *(_beside(PurePosixPath(base)) if base.endswith(".idx") else [])]
+    originals = {file: posixpath.join(parent, file) for file in wanted}
+    there = {file: original for file, original in originals.items() if file == base or fs.exists(original)}
+    objects = "".join(fs.ukey(original) for original in there.values())  # size and date or ETag, where there is one
+    folder = staging / hashlib.sha256(f"{name} {objects}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / posixpath.basename(name)
-    for other in [path, *([path.with_suffix(".bin"), *_mask(path)] if path.suffix == ".idx" else [])]:
-        original = posixpath.join(posixpath.dirname(name), other.name)
-        if not fs.exists(original) and other != path:
-            continue
-        if not other.exists() or other.stat().st_size != fs.size(original):
-            fs.get_file(original, str(other))
-    return path
+    for file, original in there.items():
+        copy = folder / file
+        if not copy.exists() or copy.stat().st_size != fs.size(original):
+            fs.get_file(original, str(copy))
+    return folder / base
 
 
-def _mask(path: Path) -> list[Path]:
-    mask = mask_of(path)
-    return [mask, mask.with_suffix(".bin")]
+def _beside(index: PurePosixPath) -> list[str]:
+    """Names of the files that go with an `.idx`: its `.bin`, and the pair of its mask."""
+    mask = mask_of(Path(index))
+    return [index.with_suffix(".bin").name, mask.name, mask.with_suffix(".bin").name]
 
 
 def _goes_with_another(name: str, names: Sequence[str]) -> bool:

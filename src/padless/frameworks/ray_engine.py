@@ -59,6 +59,7 @@ def on_ray(address: str | None = None) -> Iterator["RayEngine"]:
 
     Raises:
         MissingExtraError: Without ray.
+        PadlessError: When nobody listens at the address.
     """
     require("ray", extra="ray", feature="padless pack --engine ray")
     import ray
@@ -67,6 +68,8 @@ def on_ray(address: str | None = None) -> Iterator["RayEngine"]:
         yield RayEngine(ray)
         return
     where = address or os.environ.get("RAY_ADDRESS")
+    if where:
+        _refuse_unreachable(where)
     settings: dict[str, Any] = {"address": where}
     if not where:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of this machine alone talks to nobody else
@@ -76,6 +79,19 @@ def on_ray(address: str | None = None) -> Iterator["RayEngine"]:
         yield RayEngine(ray)
     finally:
         ray.shutdown()
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Ray itself tries for minutes, and ends with its own logs; `auto` and `local` name no host."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise PadlessError(
+            f"no Ray cluster answers at {address} ({error}); start one with `ray start --head`, or name another"
+        ) from error
 
 
 class RayEngine:
