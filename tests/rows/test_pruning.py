@@ -90,6 +90,8 @@ def test_what_is_no_rule_is_refused(text: str) -> None:
 
 
 def test_a_rule_that_names_no_view_or_does_nothing_is_refused() -> None:
+    with pytest.raises(PadlessError, match="sample 1 holds no token and no view"):
+        prune(MediaTable.of([{"text": 3, "media": []}, {"text": 0, "media": []}]), [], SIGLIP_224)
     table = MediaTable.of([{"text": 3, "media": [{"name": "base", "height": 224, "width": 224}]}])
     with pytest.raises(PadlessError, match="there are base"):
         prune(table, [PruningRule.parse("drop:wrist")], SIGLIP_224)
@@ -127,7 +129,17 @@ def test_tables_are_read(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [{"text": 1}, {"text": 1, "media": [{"name": "a"}]}, {"text": 1, "media": ["a"]}, {}]
+    "record",
+    [
+        {"text": 1},
+        {"text": 1, "media": [{"name": "a"}]},
+        {"text": 1, "media": ["a"]},
+        {},
+        {"text": 3.5, "media": []},
+        {"text": 10**20, "media": []},
+        {"text": float("inf"), "media": []},
+        {"text": 1, "media": [{"name": "a", "height": "40", "width": 40}]},
+    ],
 )
 def test_other_records_are_refused(record: dict[str, Any]) -> None:
     with pytest.raises(PadlessError, match="record 0 is not"):

@@ -10,6 +10,7 @@ import numpy as np
 from padless.errors import PadlessError
 
 FIELDS = ("name", "frames", "height", "width")
+MOST = 2**31 - 1  # of tokens, frames or pixels: products of two fit int64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,11 +62,11 @@ class MediaTable:
         views: list[tuple[int, str, int, int, int]] = []
         for number, record in enumerate(records):
             try:
-                text.append(int(record["text"]))
+                text.append(_whole(record["text"]))
                 for view in record["media"] or ():
-                    sizes = [int(view.get(field, 1) if field == "frames" else view[field]) for field in FIELDS[1:]]
+                    sizes = [_whole(view.get(field, 1) if field == "frames" else view[field]) for field in FIELDS[1:]]
                     views.append((number, str(view["name"]), *sizes))  # type: ignore[arg-type]
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
                 raise PadlessError(
                     f"record {number} is not {{'text': tokens, 'media': [{{{', '.join(FIELDS)}}}, ..]}} ({error!r})"
                 ) from error
@@ -91,6 +92,13 @@ class MediaTable:
     def __repr__(self) -> str:
         views = f"{len(self.sample):,} views of {', '.join(self.names) or 'nothing'}"
         return f"MediaTable({self.num_samples:,} samples, {views})"
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if number != value or abs(number) > MOST:
+        raise ValueError(f"{value!r} is no whole number up to {MOST:,}")
+    return number
 
 
 def read_media_table(path: str | Path) -> MediaTable:

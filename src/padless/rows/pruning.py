@@ -131,6 +131,8 @@ def prune(table: MediaTable, rules: Sequence[PruningRule], sizes: PatchGrid) -> 
                 f"{rule} takes no token away: views of {sizes} keep their tokens under it, or there is none left"
             )
     before, after = (_lengths(each, sizes) for each in (table, left))
+    if (before == 0).any():
+        raise PadlessError(f"sample {int(np.argmin(before))} holds no token and no view; drop and count it")
     if (after == 0).any():
         raise PadlessError(f"{', '.join(map(str, rules))} leave sample {int(np.argmin(after))} without a token")
     of = [np.bincount(each.slot, weights=_tokens(each, sizes), minlength=len(table.names)) for each in (table, left)]
