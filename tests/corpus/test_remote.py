@@ -130,6 +130,13 @@ def test_an_input_replaced_between_two_runs_is_not_taken_from_its_old_copy(
         run(filled, tmp_path)
 
 
+def test_a_place_that_cannot_be_written_is_said_and_the_store_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = local_store(tmp_path)
+    with pytest.raises(PadlessError, match=r"cannot copy the store to file://.*it is whole in .*local"):
+        upload(store, f"file://{tmp_path / 'file' / 'store'}")
+
+
 def test_a_place_that_holds_something_else_is_left_alone(filled: str, tmp_path: Path) -> None:
     store = local_store(tmp_path)
     with pytest.raises(PadlessError, match="is not empty"):

@@ -84,18 +84,24 @@ def upload(folder: Path, url: str) -> None:
     """Copy a finished store to a URL, its manifest last, and check the size of every file there.
 
     Raises:
-        PadlessError: When the folder is no store, or another one lies there.
+        PadlessError: When the folder is no store, another one lies there, or the place cannot be written.
         ViolationError: When a file did not arrive whole.
     """
     manifest = read_manifest(folder)
     fs, root = _filesystem(url)
-    _refuse_other(fs, root, url, manifest)
-    for entry in [*_files(manifest), FileEntry.of(folder / MANIFEST)]:
-        target = posixpath.join(root, entry.name)
-        fs.makedirs(posixpath.dirname(target), exist_ok=True)
-        fs.put_file(str(folder / entry.name), target)
-        if fs.size(target) != entry.bytes:
-            raise ViolationError(f"{url}/{entry.name} has {fs.size(target):,} bytes, {entry.bytes:,} were sent")
+    try:
+        _refuse_other(fs, root, url, manifest)
+        for entry in [*_files(manifest), FileEntry.of(folder / MANIFEST)]:
+            target = posixpath.join(root, entry.name)
+            fs.makedirs(posixpath.dirname(target), exist_ok=True)
+            fs.put_file(str(folder / entry.name), target)
+            if fs.size(target) != entry.bytes:
+                raise ViolationError(f"{url}/{entry.name} has {fs.size(target):,} bytes, {entry.bytes:,} were sent")
+    except OSError as error:
+        raise PadlessError(
+            f"cannot copy the store to {url}: {error.strerror or error}; it is whole in {folder}, and the same command "
+            "goes on with the copying"
+        ) from error
 
 
 def download(url: str, folder: Path) -> None:

@@ -249,6 +249,8 @@ def test_no_width_is_advised_where_a_rank_holds_less_than_its_two_chunks(strateg
         (lambda: schedule([4, 4], SPEC, waiting=Samples.of([3])), "number those of all global batches on"),
         (lambda: schedule([4, 4], SPEC).of_rank(2), "rank=2 of 2 ranks"),
         (lambda: dataclasses.replace(SPEC, dp=0), "dp=0"),
+        (lambda: dataclasses.replace(SPEC, dp=2.0), "dp=2.0: expected a whole number"),
+        (lambda: dataclasses.replace(SPEC, max_delay=1.5), "max_delay=1.5: expected a whole number"),
         (lambda: dataclasses.replace(SPEC, packed_sequences=1), "packed_sequences=1.*at least 2"),
         (lambda: dataclasses.replace(SPEC, outliers=(8, 4)), "expected ascending lengths"),
         (lambda: dataclasses.replace(SPEC, empty="maybe"), "'error' or 'allow'"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 from typing import Literal
 
 import numpy as np
@@ -131,5 +132,7 @@ class SchedulingSpec:
 
 
 def _at_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise PadlessError(f"{name}={value}: expected a whole number, at least {least}")
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise PadlessError(f"{name}={value!r}: expected a whole number, at least {least}")
