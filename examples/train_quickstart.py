@@ -2,21 +2,25 @@
 
     python examples/train_quickstart.py STORE [STEPS]
 
-A plain loop. Each optimizer step takes the samples of one packed row. The padded arm has them in batches of four, each
-padded to its longest: what a collator does. Both sum the loss over targets and divide by the targets of the whole step,
-so the curves are the same up to rounding, and the time is not.
+A plain loop. Each optimizer step takes the samples of four packed rows, some fifty. The padded arm has them in random
+order in batches of four, each padded to its longest: what a collator does. Both sum the loss over targets and divide by
+the targets of the whole step, so the curves are the same up to rounding, and the time is not.
 """
 
+import itertools
 import sys
 import time
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from padless import Batch, PackedDataset, TokenStore, collate, packed_loss
 from padless.frameworks.trainees import load_trainee
 from padless.measure import Trainee
+from padless.training import PackedLoader, RowSampler
 
+ROWS = 4  # of an optimizer step
 SAMPLES = 4  # of a padded micro-batch
 
 
@@ -25,8 +29,9 @@ def train(trainee: Trainee, dataset: PackedDataset, steps: int, *, packed: bool)
     optimizer = torch.optim.AdamW(trainee.parameters, lr=1e-3)
     run = trainee.packed if packed else trainee.padded
     losses, started = [], time.perf_counter()
-    for row in range(steps):
-        batch = dataset[row].torch()
+    loader = PackedLoader(RowSampler(dataset, rows=ROWS, drop_last=True, ranks=1, rank=0))
+    for step, arrays in enumerate(itertools.islice(loader, steps)):
+        batch = arrays.torch()
         total = 0.0
         for micro in [batch] if packed else padded(batch):
             loss = packed_loss(run(micro), micro, denominator=batch.num_targets)
@@ -37,7 +42,7 @@ def train(trainee: Trainee, dataset: PackedDataset, steps: int, *, packed: bool)
         losses.append(total)
         if sys.stdout.isatty():
             print(
-                f"\r{'packed' if packed else 'padded'}: step {row + 1} of {steps}, loss {total:.4f} ",
+                f"\r{'packed' if packed else 'padded'}: step {step + 1} of {steps}, loss {total:.4f} ",
                 end="",
                 flush=True,
             )
@@ -45,11 +50,12 @@ def train(trainee: Trainee, dataset: PackedDataset, steps: int, *, packed: bool)
 
 
 def padded(batch: Batch) -> Iterator[Batch]:
-    """The samples of a packed row as padded batches."""
+    """The samples of packed rows as padded batches, in random order: in a row the longest come first."""
     parts = (batch.unpack(batch.input_ids), batch.unpack(batch.labels))
     samples = [{"input_ids": ids, "labels": labels} for ids, labels in zip(*parts, strict=True)]
+    order = np.random.default_rng(0).permutation(len(samples))
     for at in range(0, len(samples), SAMPLES):
-        group = samples[at : at + SAMPLES]
+        group = [samples[i] for i in order[at : at + SAMPLES]]
         longest = max(len(sample["input_ids"]) for sample in group)
         yield collate([[sample] for sample in group], capacity=longest).torch()
 
@@ -73,4 +79,4 @@ def main(path: str, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 16)
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 10)
