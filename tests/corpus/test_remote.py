@@ -101,15 +101,20 @@ def test_the_same_command_ends_at_once_and_another_is_refused(filled: str, tmp_p
         run(filled, tmp_path, capacity=32)
 
 
-def test_a_run_that_stopped_before_the_manifest_arrived_goes_on(
-    filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def stop_before_upload(filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that packs all and is interrupted before anything goes out."""
     from padless.corpus import remote
 
     monkeypatch.setattr(remote, "upload", lambda folder, url: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(filled, tmp_path)
     monkeypatch.undo()
+
+
+def test_a_run_that_stopped_before_the_manifest_arrived_goes_on(
+    filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_before_upload(filled, tmp_path, monkeypatch)
     assert names_in(f"{filled}/store") == []
     assert run(filled, tmp_path).seconds == 0, "nothing was packed a second time"
     download(f"{filled}/store", tmp_path / "back")
@@ -119,12 +124,7 @@ def test_a_run_that_stopped_before_the_manifest_arrived_goes_on(
 def test_an_input_replaced_between_two_runs_is_not_taken_from_its_old_copy(
     filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from padless.corpus import remote
-
-    monkeypatch.setattr(remote, "upload", lambda folder, url: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        run(filled, tmp_path)
-    monkeypatch.undo()
+    stop_before_upload(filled, tmp_path, monkeypatch)
     put(f"{filled}/in/1.jsonl", lines_of(1).replace("x", "y"))  # as many bytes
     with pytest.raises(PadlessError, match=r"was made by another run: sources\[1\].sha256 was"):
         run(filled, tmp_path)

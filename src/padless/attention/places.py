@@ -29,10 +29,6 @@ class Run:
         """Write results `[n, H, length, D]` to where their tokens are."""
         self.take(into).copy_(found)
 
-    def add(self, into: torch.Tensor, found: torch.Tensor) -> None:
-        """Add results to what other calls wrote there."""
-        self.take(into).add_(found)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Picked:
@@ -83,13 +79,7 @@ class Picked:
 
     def put(self, into: torch.Tensor, found: torch.Tensor) -> None:
         """Write results `[n, H, length, D]` to where their tokens are."""
-        into.index_copy_(0, *self._real(found, into.dtype))
-
-    def add(self, into: torch.Tensor, found: torch.Tensor) -> None:
-        """Add results to what other calls wrote there."""
-        into.index_add_(0, *self._real(found, into.dtype))
-
-    def _real(self, found: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens and their results, without repetitions."""
-        flat, tokens = found.transpose(1, 2).flatten(0, 1).to(dtype), self.tokens
-        return (tokens, flat) if self.real is None else (tokens[self.real], flat.index_select(0, self.real))
+        flat, tokens = found.transpose(1, 2).flatten(0, 1).to(into.dtype), self.tokens
+        if self.real is not None:
+            flat, tokens = flat.index_select(0, self.real), tokens[self.real]
+        into.index_copy_(0, tokens, flat)

@@ -185,13 +185,3 @@ def _vocabulary(data: Path | None) -> int | None:
 
     made_by = TokenStore(data).manifest.tokenizer
     return None if made_by is None else made_by.vocab_size
-
-
-def deliver(made: str, *, as_json: bool, output: Path | None) -> None:
-    """Put the JSON of the results where it was asked for."""
-    from padless.durable import write_bytes
-
-    if output is not None:
-        write_bytes(output, made.encode())
-    if as_json:
-        click.echo(made)

@@ -89,15 +89,10 @@ def _measure(subject: str, replace: str, *, quiet: bool, **options: Any) -> Any:
 
 def _made(subject: str) -> Any:
     from padless.errors import PadlessError
-    from padless.frameworks.auditables import resolved
+    from padless.frameworks.auditables import returned
     from padless.measure.ablation import Ablatable
 
-    try:
-        made = resolved(subject)()
-    except PadlessError:
-        raise
-    except Exception as error:
-        raise PadlessError(f"{subject}() fails with {type(error).__name__}: {error}") from error
+    made = returned(subject)
     if not isinstance(made, Ablatable):
         raise PadlessError(
             f"{subject}() returned {type(made).__name__}; expected a padless.measure.ablation.Ablatable (for pi0-type "

@@ -37,6 +37,7 @@ def command(
     Exit codes: 0 all proven, 1 something leaks or is wrong, 2 wrong use, 3 something could not be decided.
     """
     from padless.cli import _audit_report as shown
+    from padless.cli._json import deliver
     from padless.cli._progress import progress
 
     if model is None and options["data"] is None:
@@ -47,13 +48,8 @@ def command(
         from padless.auditing.page import write_page
 
         write_page(report, html)
-    if output is not None:
-        from padless.durable import write_bytes
-
-        write_bytes(output, report.to_json().encode())
-    if as_json:
-        click.echo(report.to_json())
-    elif not quiet:
+    deliver(report.to_json(), as_json=as_json, output=output)
+    if not as_json and not quiet:
         shown.show(report, explain=explain)
         if html is not None:
             click.echo(f"report written to {html}")

@@ -20,6 +20,7 @@ def command(
     """
     from padless.cli import _bench
     from padless.cli import _bench_tables as shown
+    from padless.cli._json import deliver
     from padless.measure import calibrate, regime
 
     setting = {name: options.pop(name) for name in ("dtype", "device", "threads")}
@@ -29,7 +30,7 @@ def command(
             trainee, length=int(chosen.lengths.max()), capacity=chosen.capacity, repeats=repeats, progress=now
         )
     found = regime(cost, chosen.lengths, **chosen.shape)
-    _bench.deliver(
+    deliver(
         shown.to_json(trainee, data=chosen.said, cost=cost, regime=found, error=cost.residual),
         as_json=as_json,
         output=output,

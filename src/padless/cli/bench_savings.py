@@ -30,13 +30,14 @@ def command(
     """
     from padless.cli import _bench
     from padless.cli import _bench_tables as shown
+    from padless.cli._json import deliver
     from padless.measure import calibrate, measure_savings
 
     with _bench.trainee(model, quiet=quiet or as_json, **setting) as (trainee, now):
         cost = calibrate(trainee, length=length, capacity=batch * length, repeats=repeats, progress=now)
         curve = measure_savings(trainee, cost, length=length, batch=batch, count=samples, repeats=repeats, progress=now)
     said = f"{samples} samples at each rate, padded to {length:,} in batches of {batch}"
-    _bench.deliver(shown.to_json(trainee, data=said, savings=curve), as_json=as_json, output=output)
+    deliver(shown.to_json(trainee, data=said, savings=curve), as_json=as_json, output=output)
     if as_json:
         return
     shown.show_setting(trainee, said)

@@ -23,6 +23,7 @@ def command(
     """
     from padless.cli import _bench
     from padless.cli import _bench_tables as shown
+    from padless.cli._json import deliver
     from padless.measure import arms, calibrate, measure_arms, measure_savings, regime
     from padless.measure.calibrate import median_error
 
@@ -45,7 +46,7 @@ def command(
             )
     found, error = regime(cost, chosen.lengths, **chosen.shape), median_error(cost, step)
     results = {"step": step, "cost": cost, "regime": found, "error": error, "savings": curve}
-    _bench.deliver(shown.to_json(trainee, data=chosen.said, **results), as_json=as_json, output=output)
+    deliver(shown.to_json(trainee, data=chosen.said, **results), as_json=as_json, output=output)
     if as_json:
         return
     shown.show_setting(trainee, chosen.said)

@@ -128,16 +128,21 @@ def resolved(name: str) -> Any:
         raise PadlessError(f"{name}: {error}; expected module:function, importable from this folder") from error
 
 
-def called(name: str) -> Any:
-    """What `module:function` returns, which must be an `nn.Module`."""
-    import torch
-
+def returned(name: str) -> Any:
+    """What `module:function` returns; whatever it raises is named as its failure."""
     try:
-        model = resolved(name)()
+        return resolved(name)()
     except PadlessError:
         raise
     except Exception as error:
         raise PadlessError(f"{name}() fails with {type(error).__name__}: {error}") from error
+
+
+def called(name: str) -> Any:
+    """What `module:function` returns, which must be an `nn.Module`."""
+    import torch
+
+    model = returned(name)
     if not isinstance(model, torch.nn.Module):
         raise PadlessError(f"{name}() returned {type(model).__name__}; expected an nn.Module")
     return model

@@ -102,7 +102,10 @@ def backward(
         found = _backward_group(job, g, (grad, q, k, v, out), lse)
         g.q.put(grad_q, found[0])
         for into, x in zip((grad_k, grad_v), found[1:], strict=True):
-            (g.k.add if g.shared_keys else g.k.put)(into, x)
+            if g.shared_keys:
+                g.k.take(into).add_(x)  # a view: pieces that share keys are never copied together
+            else:
+                g.k.put(into, x)
 
     for g in plan.groups:
         if g.shared_keys:
